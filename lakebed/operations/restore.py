@@ -6,7 +6,8 @@
 3. Detached partitions are those of the earlier version, but for those that were dropped since: their files may be gone.
 4. If asked, positions of topics go back too, with the truncates of the source that the table had seen: so what was read since is
    read again, each record once.
-5. All else stays: columns, properties, files and batches that were read, and positions unless asked. So ingest goes on.
+5. A comparison with the source that was stopped begins anew: rows that it found equal are other ones now.
+6. All else stays: columns, properties, files and batches that were read, and positions unless asked. So ingest goes on.
 
 The commit is on condition that nothing came in between: whatever did is taken out too, so step 1 begins again. What others
 planned before may follow it if it reads nothing of the table: a batch joins what was restored. Everything else that they planned
@@ -36,7 +37,7 @@ from lakebed.log.claims import claims_of
 from lakebed.log.commit_kind import CommitKind, kind_of, restored
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.entries import DETACHED, ORDER_RESTARTS, SOURCE_TRUNCATES, Operation
+from lakebed.log.entries import DETACHED, ORDER_RESTARTS, SOURCE_TRUNCATES, VERIFYING, Operation
 from lakebed.log.files.commit_codec import add_from_json
 from lakebed.log.holds import require_unexpired, require_unpurged
 from lakebed.log.snapshot import Snapshot
@@ -103,6 +104,7 @@ class _Restoring:
         tail = list(_tail(earlier, now))
         detached = list(self._detached(now))
         read = list(_positions(earlier, now)) if self.positions else []
+        compared = [Domain(VERIFYING, "", removed=True)] if VERIFYING in now.domains else []
         if not (base or tail or detached or read):
             return Finished(now.version)
         self._require_files([*base, *tail, *detached])
@@ -122,7 +124,7 @@ class _Restoring:
             "changes": sum(part.rows for part in earlier.tail.values()),
         }
         return Proposal(
-            actions=[*base, *tail, *claims, *detached, *read, entry],
+            actions=[*base, *tail, *claims, *detached, *read, *compared, entry],
             access=ReadWriteSet(whole_table=True),
             result=self._result,
             parameters={"version": earlier.version},

@@ -59,7 +59,9 @@ class Schedule:
     """When which table is due. Times are epoch milliseconds."""
 
     every_ms: int
-    tried: dict[str, int] = field(default_factory=dict)  # when a table may be tried again that could not be compared
+    tried: dict[str, int] = field(
+        default_factory=dict
+    )  # when this process may try a table again, whatever its log says
 
     def next(self, verified: Mapping[str, int | None]) -> tuple[str, int] | None:
         """The table that is due first, and when; None without tables. ``verified``: when each was compared last."""
@@ -87,15 +89,16 @@ class Results:
                 "differing": report.differences, "unsettled": report.unsettled,
                 "sent_again": repaired.sent_again if repaired else 0, "removed": repaired.removed if repaired else 0,
                 "not_compared": sorted(report.left_out), "seconds": round(report.seconds, 3), "digest": report.digest,
-                "error": report.reason or None,
+                "error": report.reason or (repaired.error if repaired else "") or None,
             }  # fmt: skip
         written(self.path, lambda: self._add(pa.Table.from_pylist([row], _SCHEMA)))
 
     def _add(self, row: pa.Table) -> None:
-        table = self._opened()
+        table, self._table = self._opened(), None
         table.apply(row)
         if table.inspect.parts().num_rows > _PARTS_MAX:
             table.maintenance.compact()
+        self._table = table  # unless that failed: somebody may have removed it
 
     def _opened(self) -> Table:
         if self._table is None:
@@ -143,8 +146,7 @@ class Continuous:
         """Compare until it is stopped; each report comes as soon as it is known."""
         known: dict[str, int | None] = {}
         while not self._stop.is_set():
-            tables = tables_below(self._pipeline.path).items()
-            roots = {name: root for name, root in tables if not self._names or name in self._names}
+            roots = self._roots()
             known = {name: known[name] if name in known else _verified_ms(root) for name, root in roots.items()}
             due = self._schedule.next(known)
             wait = max(self._closed_seconds(), (due[1] - _now_ms()) / 1000 if due else _LOOK_SECONDS)
@@ -163,6 +165,14 @@ class Continuous:
                     yield report
                 known[name] = _verified_ms(roots[name])
 
+    def _roots(self) -> dict[str, str]:
+        try:
+            tables = tables_below(self._pipeline.path).items()
+        except LakebedError as error:
+            self._failed(self._pipeline.path, error)
+            return {}
+        return {name: root for name, root in tables if not self._names or name in self._names}
+
     def _compare(self, name: str, root: str) -> TableReport | None:
         try:
             with closing(
@@ -180,8 +190,7 @@ class Continuous:
             self._failed(name, error)
             self._results.add(name, _now_ms(), None, self._pipeline.document.redact(str(error)))
             return None
-        if report.outcome == "left out":
-            self._schedule.tried[name] = _now_ms() + self._schedule.every_ms
+        self._schedule.tried[name] = _now_ms() + self._schedule.every_ms  # its log need not say so
         self._results.add(name, report.time_ms or _now_ms(), report)
         return report
 

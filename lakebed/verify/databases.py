@@ -107,6 +107,7 @@ class Databases:
                     sleep=self._sleep,
                 )
                 repaired = repair(list(found.differing), proof, internals, shape, internals.log.refresh, send)
+                repaired.error = self._pipeline.document.redact(repaired.error)
                 report = replace(report, outcome="differs" if repaired.left else "repaired", repaired=repaired)
             written(internals.path, lambda: note_verified(internals.log, verified_by(report)))
             return report

@@ -1,8 +1,9 @@
 """How far a comparison is, in the log of its table: one that was stopped goes on from there.
 
 Each group of buckets is compared at a position of its own anyway (``proof``), so rows that were equal some days ago and rows that
-are compared now make one proof as well. It begins again if something differed, if what is compared has changed since, or if it
-stopped more than ``DAYS_MAX`` days ago.
+are compared now make one proof as well: of what a pipeline makes of changes, not of rows that people change in the table behind
+it. It begins again if something differed, if what is compared has changed since, if the table was restored
+(``operations.restore``), or if it stopped more than ``DAYS_MAX`` days ago.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
+from lakebed.errors import LakebedError
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.mutate import run_mutation, why_not
 from lakebed.operations.mutation import Mutation
@@ -55,7 +56,7 @@ def repair(
     snapshot: Callable[[], Snapshot],
     send: Sender,
 ) -> Repaired:
-    """Mend keys, and compare them once more.
+    """Mend keys, and compare them once more. An error ends it early, and is in what it returns: what was mended stays so.
 
     Args:
         keys: Those that differed.
@@ -64,30 +65,41 @@ def repair(
         shape: What is compared of it.
         snapshot: Returns the version of the table that the proof has read last.
         send: Has rows sent again.
-
-    Raises:
-        Retry: The connector, the pipeline or the database is behind. What was mended stays so.
-        InvalidInput: The connector refuses.
-        Contention, StoreUnavailable: Rows could not be deleted.
     """
     out = Repaired()
     for begin in range(0, len(keys), KEYS_AT_ONCE):
         some = keys[begin : begin + KEYS_AT_ONCE]
-        bounds = _sequences(internals, snapshot(), shape, some)
-        differing = proof.again(some).differing
-        surplus = [key for key, kind in differing.items() if kind == "surplus"]
-        if surplus and (why := why_not(snapshot())):
-            out.kept, surplus = why, []
-        for each in _chunks(surplus, DELETES_AT_ONCE):
-            out.removed += _remove(internals, shape, {key: bounds[key] for key in each if key in bounds})
-        if others := [key for key, kind in differing.items() if kind != "surplus"]:
-            send(others)
-            out.sent_again += len(others)
-        found = proof.again(some)
-        out.left += found.differing_keys + len(found.unsettled)
-        out.shown += found.differences
-        out.last_position = found.last_position
+        try:
+            _repair(some, proof, internals, shape, snapshot, send, out)
+        except LakebedError as error:
+            out.error, out.left = str(error), out.left + len(keys) - begin
+            break
     return out
+
+
+def _repair(
+    some: Sequence[Key],
+    proof: Proof,
+    internals: Internals,
+    shape: Shape,
+    snapshot: Callable[[], Snapshot],
+    send: Sender,
+    out: Repaired,
+) -> None:
+    bounds = _sequences(internals, snapshot(), shape, some)
+    differing = proof.again(some).differing
+    surplus = [key for key, kind in differing.items() if kind == "surplus"]
+    if surplus and (why := why_not(snapshot())):
+        out.kept, surplus = why, []
+    for each in _chunks(surplus, DELETES_AT_ONCE):
+        out.removed += _remove(internals, shape, {key: bounds[key] for key in each if key in bounds})
+    if others := [key for key, kind in differing.items() if kind != "surplus"]:
+        send(others)
+        out.sent_again += len(others)
+    found = proof.again(some)
+    out.left += found.differing_keys + len(found.unsettled)
+    out.shown += found.differences
+    out.last_position = found.last_position
 
 
 def _chunks(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:

@@ -23,6 +23,7 @@ class Repaired:
     shown: list[Difference] = field(default_factory=list)  # some of those that are left
     kept: str = ""  # why rows that the source does not have were not removed; empty if none had to stay
     last_position: int | None = None
+    error: str = ""  # why it ended early; empty if it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,11 @@ def _difference(one: Difference) -> Iterator[str]:
 def _repaired(one: Repaired, log_files: str) -> Iterator[str]:
     at = f" at {position_text(one.last_position, log_files)}" if one.last_position is not None else ""
     now = f"{_counted(one.left, 'key')} still differ{'s' if one.left == 1 else ''}" if one.left else "all are equal"
+    if one.error:
+        now = f"{_counted(one.left, 'key')} may still differ"
     yield f"  repaired: {_counted(one.sent_again, 'key')} sent again, {_counted(one.removed, 'row')} removed; {now}{at}"
+    if one.error:
+        yield f"  it ended early: {one.error}"
     if one.kept:
         yield f"  rows that the source does not have were kept: {one.kept}"
     for left in one.shown[:_LINES_MAX]:

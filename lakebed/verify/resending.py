@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lakebed.decode.debezium.snapshots import SnapshotProgress
 from lakebed.errors import InvalidInput, Retry
 from lakebed.log.table_log import TableLog
-from lakebed.pipeline.database.resnapshot import Asking
+from lakebed.pipeline.database.resnapshot import Asking, Sent
 from lakebed.positions.resnapshots import active, resnapshot_of
 from lakebed.verify.comparing import Key
 
@@ -35,7 +36,7 @@ class Resending:
                 f"rows of {self.table} are being sent again already (lakebed status); repair it when they have come"
             )
         sent = self.asking.send([self.table], self.condition(keys), mirror=False)
-        done = self.asking.follow(sent, self.tell)
+        done = self._followed(sent)
         if done.was_aborted or self.table in done.failed:
             why = done.failed.get(self.table, "the snapshot was stopped before its end")
             raise InvalidInput(f"the connector sends no rows of {self.table}: {why}")
@@ -52,3 +53,19 @@ class Resending:
                 raise Retry(f"{self.table} has not got the rows that the connector sent again: does its pipeline run?")
             self.tell(f"waiting for rows of {self.table} that were sent again")
             self.sleep(PAUSE_SECONDS)
+
+    def _followed(self, sent: Sent) -> SnapshotProgress:
+        """The connector may stop in the midst, and then it says no more."""
+        until = self.clock() + self.wait_seconds
+
+        def tell(text: str) -> None:
+            nonlocal until
+            until = self.clock() + self.wait_seconds
+            self.tell(text)
+
+        def waiting() -> None:
+            self.sleep(0)  # ends with this process, if it is to
+            if self.clock() >= until:
+                raise Retry(f"the connector has stopped sending rows of {self.table} again: does it run?")
+
+        return self.asking.follow(sent, tell, waiting)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from lakebed.discovery import TableName
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.table_batch import TableIngest, is_another, run_alone, run_here
@@ -108,12 +110,17 @@ def _ranges(settings: KafkaSettings, topic: str, snapshot: Snapshot) -> list[Ran
 
 
 def _copy(path: str, snapshot: Snapshot) -> Table:
-    """An empty table which makes of the same records the same rows."""
-    settings = snapshot.logical_settings
+    """An empty table which makes of the same records the same rows.
+
+    Columns that were renamed in the table are so in the copy, since records have their first names.
+    """
+    settings = snapshot.settings
     properties = creatable(snapshot.metadata.configuration)
-    table = create(
-        path, snapshot.logical_schema, settings.keys, sequence_by=settings.sequence_by, properties=properties
-    )
+    names = dict(zip(snapshot.schema.names, snapshot.logical_schema.names, strict=True))
+    schema = pa.schema([field.with_name(first) for first, field in zip(names, snapshot.logical_schema, strict=True)])
+    table = create(path, schema, settings.keys, sequence_by=settings.sequence_by, properties=properties)
+    if renamed := {first: name for first, name in names.items() if first != name}:
+        table.alter(rename=renamed)
     if (restarts := snapshot.domains.get(ORDER_RESTARTS)) is not None:
         entry = Domain(ORDER_RESTARTS, restarts)
         commit_loop(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +14,13 @@ import pytest
 
 import lakebed
 from lakebed.discovery import tables_below
+from lakebed.errors import StoreUnavailable
 from lakebed.log.table_log import TableLog
 from lakebed.pipeline.file.database_section import Hours, hours_of
+from lakebed.pipeline.file.settings import DatabasePipeline, load
 from lakebed.positions.verified import Verified, comparison_of, note_verified, verified_of, verifying_of
-from lakebed.verify.continuous import Results, Schedule
+from lakebed.verify import continuous
+from lakebed.verify.continuous import Continuous, Results, Schedule
 from lakebed.verify.going_on import DAYS_MAX, SAVE_SECONDS, GoingOn
 from lakebed.verify.proof import Found, Proof
 from lakebed.verify.report import Repaired, TableReport
@@ -89,6 +94,18 @@ def test_a_comparison_begins_again_if_what_is_compared_has_changed_or_it_stopped
     later_ms = log.now_ms() + (DAYS_MAX + 1) * 86_400_000
     monkeypatch.setattr(TableLog, "now_ms", lambda log: later_ms)
     assert GoingOn(log, shape(), clock).begin(snapshot) == (None, None)
+
+
+def test_a_comparison_begins_again_after_a_restore(table: lakebed.Table) -> None:
+    world, clock, log = world_of(40), Clock(), log_of(table)
+    table.apply([{"id": 1, "v": "a"}])
+    before = table.version
+    table.apply([{"id": 1, "v": "b"}])
+    going_on = GoingOn(log, shape(), clock)
+    going_on.begin(log.refresh())
+    stopped_after(world, going_on, clock, 2)
+    table.restore(before)
+    assert GoingOn(log, shape(), clock).begin(log.refresh()) == (None, None)
 
 
 def test_nothing_is_written_down_once_a_row_differs(table: lakebed.Table) -> None:
@@ -186,3 +203,85 @@ def test_each_result_is_a_row_of_a_table_beside_the_tables_of_the_database(tmp_p
         ("public.lines", "failed", None, "the connector is behind"),
     ]
     assert tables_below(str(tmp_path / "shop")) == {}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> DatabasePipeline:
+    file = tmp_path / "shop.yml"
+    file.write_text(
+        f"database: {{path: {tmp_path / 'lake'}, verify: {{url: 'postgresql://localhost/x'}}}}\n"
+        "source: {kind: kafka, topic_pattern: 'shop\\..*', config: {bootstrap.servers: 'localhost:1'}}\n"
+        "format: debezium-json\n"
+    )
+    lakebed.create(tmp_path / "lake/public/orders", SCHEMA, keys=["id"])
+    found = load(str(file))
+    assert isinstance(found, DatabasePipeline)
+    return found
+
+
+class Equal:
+    """Finds each table equal, in a store that takes no writes: nothing of it is in the table's log."""
+
+    def __init__(self, *given: object, **named: object) -> None:
+        pass
+
+    def verify(self, name: str, root: str) -> TableReport:
+        return TableReport(table=name, outcome="equal", version=1)
+
+    def close(self) -> None:
+        pass
+
+
+class Waits(threading.Event):
+    """Is set as soon as it is waited for the third time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        if self.waits == 3:
+            self.set()
+        return self.is_set()
+
+
+def test_a_table_whose_log_takes_no_results_waits_for_its_turn_like_all_others(
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuous, "Databases", Equal)
+    stop = Waits()
+    found = []
+    for report in Continuous(shop, stop).reports():
+        found.append(report.table)
+        if len(found) == 3:
+            stop.set()
+    assert found == ["public.orders"]
+
+
+def test_a_store_that_does_not_answer_once_ends_nothing(
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuous, "Databases", Equal)
+    failed: list[str] = []
+    again = Continuous(shop, Waits(), failed=lambda name, error: failed.append(str(error)))
+    answers = iter([StoreUnavailable("the store does not answer")])
+
+    def tables(path: str) -> dict[str, str]:
+        for error in answers:
+            raise error
+        return tables_below(path)
+
+    monkeypatch.setattr(continuous, "tables_below", tables)
+    assert [report.table for report in again.reports()] == ["public.orders"]
+    assert failed == ["the store does not answer"]
+
+
+def test_results_begin_anew_when_their_table_was_removed(tmp_path: Path) -> None:
+    results = Results(str(tmp_path / "shop"))
+    report = TableReport(table="public.orders", outcome="equal", version=6)
+    results.add("public.orders", 1_000, report)
+    shutil.rmtree(results.path)
+    results.add("public.orders", 2_000, report)
+    results.add("public.orders", 3_000, report)
+    assert lakebed.open(results.path).to_arrow().num_rows == 1  # one is lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.mutate import run_mutation
 from lakebed.verify import repair as repair_module
@@ -22,10 +23,12 @@ from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.postgres import SourceColumn
 from lakebed.verify.proof import Proof
-from lakebed.verify.repair import repair
-from lakebed.verify.report import Repaired
+from lakebed.verify.repair import Sender, repair
+from lakebed.verify.report import Repaired, TableReport, lines
+from lakebed.verify.resending import Resending
 from lakebed.verify.source import Pace
 from lakebed.verify.types_of_postgres import SourceType
+from tests.clock import Clock
 from tests.internals import log_of
 from tests.verify.memory import MemorySource, World
 
@@ -70,7 +73,7 @@ class Shop:
                 self.world.write(int(text), self.world.rows[int(text)][0])
         self.follow(len(self.world.log))
 
-    def repaired(self) -> Repaired:
+    def repaired(self, send: Sender | None = None) -> Repaired:
         """What differs is found, then mended."""
         internals = lakebed.table.internals_of(self.table)
 
@@ -81,7 +84,8 @@ class Shop:
         with closing(LakeTable(internals, self.shape, reach)) as lake:
             proof = Proof(self.shape, MemorySource(self.world), lake, Pace(float("inf")))
             proof.run()
-            return repair(list(proof.found.differing), proof, internals, self.shape, internals.log.refresh, self.send)
+            found = list(proof.found.differing)
+            return repair(found, proof, internals, self.shape, internals.log.refresh, send or self.send)
 
     def rows(self) -> dict[int, str]:
         self.follow(len(self.world.log))
@@ -160,3 +164,46 @@ def test_without_an_order_of_the_source_rows_that_it_lacks_are_kept_and_the_repo
     assert (repaired.sent_again, repaired.removed, repaired.left) == (1, 0, 1)
     assert "in the order of arrival" in repaired.kept
     assert [one.kind for one in repaired.shown] == ["surplus"]
+
+
+def test_a_repair_that_ends_early_says_what_it_did_and_what_may_still_differ(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    plant(shop)
+
+    def refuses(keys: Sequence[Key]) -> None:
+        raise Retry("does its pipeline run?")
+
+    repaired = shop.repaired(refuses)
+    assert (repaired.sent_again, repaired.removed, repaired.left) == (0, 2, 4)
+    report = TableReport(table="t", outcome="differs", differences=4, repaired=repaired)
+    assert list(lines(report))[-2:] == [
+        "  repaired: 0 keys sent again, 2 rows removed; 4 keys may still differ",
+        "  it ended early: does its pipeline run?",
+    ]
+
+
+def test_a_connector_that_stops_in_the_midst_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    shop, clock = shop_of(tmp_path / "t", 1), Clock()
+
+    class Asked:
+        def send(self, *given: object, **named: object) -> None:
+            return None
+
+        def follow(self, sent: object, tell: Callable[[str], None], waiting: Callable[[], None]) -> None:
+            for text in ("begun", "half of it"):
+                clock.now += 50
+                waiting()
+                tell(text)
+            for _ in range(1_000):
+                clock.now += 0.5
+                waiting()
+
+    asking: Any = Asked()
+    slept: list[float] = []
+    send = Resending(
+        asking=asking, table="t", log=log_of(shop.table), condition=lambda keys: "true", wait_seconds=60,
+        tell=lambda text: None, clock=clock, sleep=slept.append,
+    )  # fmt: skip
+    with pytest.raises(Retry, match="stopped sending rows of t again"):
+        send([("1",)])
+    assert clock.now == 1_160 and len(slept) == 122  # so that it also ends with the process

@@ -134,3 +134,29 @@ def test_a_topic_without_its_oldest_records_must_be_compacted(
 def test_other_comparisons_are_not_made_at_the_same_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path / "shop.yml"), "--topics", "--repair"]) == 2
     assert "--topics asks no database" in capsys.readouterr().err
+
+
+def test_columns_that_were_renamed_in_the_table_are_so_in_its_copy(
+    kafka: KafkaServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(kafka, tmp_path, "renamed_topics")
+    many(shop)
+    shop.table.alter(rename={"id": "number", "note": "remark"})
+    shop.write(("c", 100, "after they were renamed"))
+    shop.follow()
+    assert main(["verify", str(shop.file), "--topics", "--format", "json"]) == 0
+    [found] = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (found["outcome"], found["rows"], found["left_out"]) == ("equal", 61, {})
+
+
+def test_a_truncate_and_records_in_the_quarantine_are_no_difference(
+    kafka: KafkaServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(kafka, tmp_path, "quarantined_topics")
+    many(shop)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(shop.topic, b"no JSON", json.dumps({"id": 7}), 1)
+    producer.flush()
+    shop.write(("t", 0, None), *(("c", key, "after a truncate") for key in range(200, 210)))
+    shop.follow()
+    assert main(["verify", str(shop.file), "--topics"]) == 0, capsys.readouterr()

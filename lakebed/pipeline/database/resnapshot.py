@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class Sent:
     """A signal that was sent. ``begin``: from where the notifications of it are. ``restarted``: the tables whose order of changes
     was restarted, so that what comes counts as newer than all that they have."""
 
@@ -78,7 +78,7 @@ class Asking:
         self._topic = section.signal_topic
         self._typed = typed_notifications(pipeline)
 
-    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> _Sent:
+    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> Sent:
         """Ask for all rows of tables, or for those for which the source's SQL is true. What is asked is written into the tables'
         logs first. ``mirror``: whether the rows that the source no longer has are removed at the end; None: as the file says,
         and not for some of the rows.
@@ -126,7 +126,7 @@ class Asking:
             for internals in opened.values():
                 internals.mirror().fail(signal_id, "the connector could not be asked")
             raise
-        return _Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
+        return Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
 
     def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
         """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""
@@ -154,8 +154,11 @@ class Asking:
                 "connector's notification.sink.topic.name",
             )
 
-    def follow(self, sent: _Sent, tell: Callable[[str], None]) -> SnapshotProgress:
-        """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words.
+    def follow(
+        self, sent: Sent, tell: Callable[[str], None], waiting: Callable[[], None] = lambda: None
+    ) -> SnapshotProgress:
+        """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words, and ``waiting``
+        is called about twice a second while the connector says nothing: what it raises ends this.
 
         The last rows may still be on their way into Kafka then.
 
@@ -169,6 +172,7 @@ class Asking:
         with closing(messages_from(self._settings, sent.begin, until)) as messages:
             for message in messages:
                 if message is None:
+                    waiting()
                     if not progress.has_begun and time.monotonic() >= until:
                         raise Retry(
                             f"the connector {self._naming.prefix} has not begun; the signal stays in {self._topic}. Does it "
