@@ -70,7 +70,7 @@ def repair(
     for begin in range(0, len(keys), KEYS_AT_ONCE):
         some = keys[begin : begin + KEYS_AT_ONCE]
         try:
-            _repair(some, proof, internals, shape, snapshot, send, out)
+            _repair(some, proof, internals, shape, snapshot, send, out=out)
         except LakebedError as error:
             out.error, out.left = str(error), out.left + len(keys) - begin
             break
@@ -84,6 +84,7 @@ def _repair(
     shape: Shape,
     snapshot: Callable[[], Snapshot],
     send: Sender,
+    *,
     out: Repaired,
 ) -> None:
     bounds = _sequences(internals, snapshot(), shape, some)
