@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
+from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.quoting import literal, quote
 from lakebed.sql.expression import Expression, expression
@@ -28,6 +29,7 @@ class LakeTable:
         self._shape = shape
         self._wait = wait
         self._table = TableRelation(internals)
+        self._columns = _columns(internals.log.refresh(), shape)
         self._side = DuckRows(self._table, shape, of_source=False)
         self._connection, self._names = self._side.connection, ", ".join(self._side.names)
         self._order = _ordered(
@@ -49,8 +51,11 @@ class LakeTable:
         return self._table.snapshot.version if self._table.snapshot else -1
 
     def reach(self, position: int) -> None:
-        """See ``Lake``."""
-        self._table.snapshot = self._wait(position)
+        """See ``Lake``. Raises Retry also if columns that are compared are other ones now."""
+        snapshot = self._wait(position)
+        if _columns(snapshot, self._shape) != self._columns:
+            raise Retry("columns of the table were renamed, dropped or widened while it was compared; compare it again")
+        self._table.snapshot = snapshot
 
     def tallies(self, spans: Sequence[Span]) -> Mapping[Span, Tally]:
         """See ``Lake``."""
@@ -145,3 +150,10 @@ class LakeTable:
 def _ordered(values: Sequence[str]) -> str:
     """One value that is ordered as several are, one after the other."""
     return values[0] if len(values) == 1 else f"row({', '.join(values)})"
+
+
+def _columns(snapshot: Snapshot, shape: Shape) -> dict[str, tuple[str, pa.DataType]]:
+    """The stored name and the type of each column that is compared and that the table has."""
+    compared = {one.name for one in shape.columns}
+    both = zip(snapshot.schema.names, snapshot.logical_schema, strict=True)
+    return {field.name: (stored, field.type) for stored, field in both if field.name in compared}

@@ -207,3 +207,10 @@ def test_a_connector_that_stops_in_the_midst_is_not_waited_for_for_ever(tmp_path
     with pytest.raises(Retry, match="stopped sending rows of t again"):
         send([("1",)])
     assert clock.now == 1_160 and len(slept) == 122  # so that it also ends with the process
+
+
+def test_columns_that_change_meanwhile_end_the_comparison_in_a_sentence(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    plant(shop)
+    repaired = shop.repaired(lambda keys: shop.table.alter(rename={"id": "number"}, add={"id": "int"}) and None)
+    assert repaired.left == 4 and repaired.error.startswith("columns of the table were renamed")
