@@ -34,7 +34,9 @@ from lakebed.verify.comparing import Key
 from lakebed.verify.proof import Proof
 from lakebed.verify.report import Repaired
 
-KEYS_AT_ONCE, DELETES_AT_ONCE = 1_000, 100
+KEYS_AT_ONCE = 1_000
+AT_ONCE = 100
+"""Keys in one condition: what DuckDB does for one of keys of several columns grows with the square of their number."""
 _ROWS = "lakebed_surplus"
 _HIDDEN = pa.field(SEQUENCE_COLUMN, pa.int64())
 _SEQUENCE = f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE})"
@@ -87,12 +89,14 @@ def _repair(
     *,
     out: Repaired,
 ) -> None:
-    bounds = _sequences(internals, snapshot(), shape, some)
+    first, bounds = snapshot(), dict[Key, int]()
+    for each in _chunks(some, AT_ONCE):
+        bounds |= _sequences(internals, first, shape, each)
     differing = proof.again(some).differing
     surplus = [key for key, kind in differing.items() if kind == "surplus"]
     if surplus and (why := why_not(snapshot())):
         out.kept, surplus = why, []
-    for each in _chunks(surplus, DELETES_AT_ONCE):
+    for each in _chunks(surplus, AT_ONCE):
         out.removed += _remove(internals, shape, {key: bounds[key] for key in each if key in bounds})
     if others := [key for key, kind in differing.items() if kind != "surplus"]:
         send(others)

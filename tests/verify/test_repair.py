@@ -16,6 +16,7 @@ import lakebed
 from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.mutate import run_mutation
+from lakebed.sql.expression import Expression, expression
 from lakebed.verify import repair as repair_module
 from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import Key
@@ -214,3 +215,21 @@ def test_columns_that_change_meanwhile_end_the_comparison_in_a_sentence(tmp_path
     plant(shop)
     repaired = shop.repaired(lambda keys: shop.table.alter(rename={"id": "number"}, add={"id": "int"}) and None)
     assert repaired.left == 4 and repaired.error.startswith("columns of the table were renamed")
+
+
+def test_a_condition_names_few_keys_as_its_cost_grows_with_their_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    plant(shop)
+    conditions: list[str] = []
+
+    def noted(text: str, name: str) -> Expression:
+        conditions.append(text)
+        return expression(text, name)
+
+    monkeypatch.setattr(repair_module, "AT_ONCE", 1)
+    monkeypatch.setattr(repair_module, "expression", noted)
+    repaired = shop.repaired()
+    assert (repaired.removed, repaired.left) == (2, 0)
+    assert len(conditions) == 6 and not any(" or " in text for text in conditions)
