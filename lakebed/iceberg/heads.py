@@ -3,6 +3,8 @@
 1. Metadata has numbers, and a hint names one. The hint may lag; where it is missing or wrong, the names are listed.
 2. From there on the numbers that follow are read until one is not there.
 3. What can't be read is passed over. The newest metadata that can is the *head*; the next one gets the number after all of them.
+4. Who knows a head reads it again, and parses it only if it is another text: a table that was made anew at the same place has
+   the same numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from lakebed.iceberg.metadata import Head
-from lakebed.log.stores import LogStore, has_object
+from lakebed.log.stores import LogStore
 
 FOLDER = "_lakebed/iceberg"
 METADATA_FOLDER = f"{FOLDER}/metadata"
@@ -45,11 +47,12 @@ class Heads:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._known = Newest()
+        self._text: tuple[Head, bytes] | None = None  # of the head, as it was read
 
     def newest(self) -> Newest:
         """What there is now. If there is nothing new that takes two requests. Raises StoreUnavailable."""
         known = self._known
-        if known.head is None or not has_object(self._store, metadata_name(known.head.number)):
+        if known.head is None or not self._is_there(known.head):
             known = self._first()  # it was deleted since, and so may be the numbers that follow it
         head, last = known.head, known.last
         while (text := self._read(metadata_name(last + 1))) is not None:
@@ -71,6 +74,19 @@ class Heads:
         if text is None:
             return None
         return int(text) if text.strip().isdigit() and len(text) < 20 else 0
+
+    def _is_there(self, head: Head) -> bool:
+        """Whether a head that is known is still the metadata of its number."""
+        text, known = self._read(metadata_name(head.number)), self._text
+        if text is None:
+            return False
+        if known is not None and known == (head, text):
+            return True
+        found = _head_of(head.number, text)
+        if found != head:
+            return False
+        self._text = head, text
+        return True
 
     def _first(self) -> Newest:
         number = self.hinted()

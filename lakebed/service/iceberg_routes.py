@@ -178,7 +178,8 @@ class IcebergRest:
             "metadata": head.document if mode == "all" else _with_refs_alone(head.document),
             "config": store_settings(table.root, with_keys=keys),
         }
-        tag = f"v{head.number}-{head.document['current-snapshot-id']}-{head.base}-{len(head.snapshots)}-{mode}"
+        which = f"{head.document['table-uuid']}-v{head.number}-{head.document['current-snapshot-id']}"
+        tag = f"{which}-{head.base}-{len(head.snapshots)}-{mode}"
         return Answer(value=value, etag=f"{tag}-keys" if keys else tag)
 
     def _has_table(self, call: Call) -> Answer:

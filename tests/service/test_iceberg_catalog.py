@@ -272,6 +272,27 @@ def test_a_table_that_is_turned_off_dropped_or_gone_is_not_served(catalog: Catal
     is_gone("there is no table")
 
 
+@pytest.mark.parametrize("rows", [0, 10])
+def test_a_table_that_is_made_anew_is_served_as_the_new_one(catalog: Catalog, shop: Path, rows: int) -> None:
+    """Its metadata has the numbers of the old one's, and so have its snapshots."""
+
+    def made_anew() -> tuple[str, dict[str, str]]:
+        if (shop / "shop/orders").exists():
+            lakebed.open(shop / "shop/orders").drop(purge=True)
+        table = lakebed.create(shop / "shop/orders", SCHEMA, keys=["id"], properties=ON)
+        table.apply([{"id": key, "day": "2026-01-01", "amount": 1} for key in range(rows)])
+        table.settle()
+        table.maintenance.publish_iceberg()
+        status, headers, value = catalog.ask("loadTable", "shop", "orders", **held)
+        assert status == 200, "what the caller has is of the old one"
+        return value["metadata"]["table-uuid"], {"If_None_Match": headers["etag"]}
+
+    held: dict[str, str] = {}
+    before, held = made_anew()
+    after, _ = made_anew()
+    assert before != after
+
+
 def test_cleanup_takes_the_hint_that_a_killed_process_left(catalog: Catalog, shop: Path) -> None:
     table = lakebed.open(shop / "shop/orders")
     hint = (Path(table.path) / HINT).read_bytes()
