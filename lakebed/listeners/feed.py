@@ -169,6 +169,16 @@ class _Table:
             self.kept = (_Read(start, ()), *reads)[-_KEPT_MAX:]
 
 
+def name_below(place: str, root: str) -> str:
+    """The path of a table below a place, with dots; as the source calls it where a pipeline made the folder."""
+    if root == place:
+        return root.rstrip("/").rpartition("/")[2]
+    folder = root.removeprefix(place).strip("/")
+    if folder == DATABASE or "/" not in folder:
+        return folder
+    return str(TableName.of_folder(folder) or folder.replace("/", "."))
+
+
 class Feed:
     """The events of the table at a root, or of all tables below it. Safe to use from several threads."""
 
@@ -248,7 +258,7 @@ class Feed:
     def poke(self, place: str) -> None:
         """Look at a table at the next read: it may have changed. ``place``: its name, or its root. One that is not known yet is
         looked for."""
-        table = self._tables.get(place) or self._tables.get(self._name_of(place))
+        table = self._tables.get(place) or self._tables.get(name_below(self.root, place))
         if table is not None:
             table.due_at = -math.inf
         elif not self._is_table:
@@ -286,18 +296,10 @@ class Feed:
         if not self._is_table and (points in known or LOG_FOLDER in folders.below(DATABASE)):
             roots.append(points)
         self._tables = {
-            name: self._tables.get(name) or _Table(root) for name, root in ((self._name_of(r), r) for r in roots)
+            name: self._tables.get(name) or _Table(root)
+            for name, root in ((name_below(self.root, r), r) for r in roots)
         }
         self._discovered_at = self._clock()
-
-    def _name_of(self, root: str) -> str:
-        """The path of a table below the root, with dots; as the source calls it where a pipeline made the folder."""
-        if root == self.root:
-            return root.rstrip("/").rpartition("/")[2]
-        folder = root.removeprefix(self.root).strip("/")
-        if folder == DATABASE or "/" not in folder:
-            return folder
-        return str(TableName.of_folder(folder) or folder.replace("/", "."))
 
     def _newest_of(self, name: str) -> At | None:
         log = self._open_log(self._tables[name].root)

@@ -28,6 +28,10 @@ METADATA_LOCATION, PREVIOUS_LOCATION, TABLE_TYPE = "metadata_location", "previou
 _OWN = frozenset({METADATA_LOCATION, PREVIOUS_LOCATION, TABLE_TYPE, "EXTERNAL", "comment", _PARTITIONS})
 _SCHEMA = "spark.sql.sources.schema"
 _SCHEMA_CHARACTERS = 4000  # in a parameter, as Spark cuts a schema: a metastore keeps no longer ones
+_NAME_CHARACTERS = 256  # of a parameter
+_COMMENT_CHARACTERS = (
+    255  # of a column's comment. A metastore tries to keep a longer one until nobody waits for its answer
+)
 _HIVE_TYPES = {
     "long": "bigint",
     "integer": "int",
@@ -110,14 +114,18 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
     seen = snapshot.version if version is None else version
     spark = {"spark.sql.sources.provider": "delta", _PARTITIONS: "catalog"}
     delta = {} if metadata_location else {**spark, **_in_pieces(_SCHEMA, schema)}
-    comment = {"comment": metadata.description} if metadata.description else {}
-    fitting = {name: value for name, value in own.items() if len(value) <= _SCHEMA_CHARACTERS}
+    comment = {"comment": metadata.description[:_SCHEMA_CHARACTERS]} if metadata.description else {}
+    fitting = {name: value for name, value in own.items() if _fits(name, value)}
     return Entry(
         root=root,
         table_id=metadata.id,
         version=seen,
         columns=tuple(
-            Column(name=field["name"], type=hive_type(field["type"]), comment=field["metadata"].get("comment", ""))
+            Column(
+                name=field["name"],
+                type=hive_type(field["type"]),
+                comment=field["metadata"].get("comment", "")[:_COMMENT_CHARACTERS],
+            )
             for field in fields
         ),
         comment=metadata.description or "",
@@ -192,14 +200,17 @@ def locations(before: Parameters, entry: Entry) -> dict[str, str]:
     return {TABLE_TYPE: "ICEBERG", METADATA_LOCATION: entry.metadata_location, **previous}
 
 
-def owned_by(below: str, table_id: str) -> Callable[[Parameters], bool]:
-    """Whether an entry is of the table with this id, below a root."""
+def owned_by(is_at: Callable[[str], bool], table_id: str) -> Callable[[Parameters], bool]:
+    """Whether an entry is of the table with this id. ``is_at``: whether a root is the table's: a copy has the same id."""
 
     def is_ours(parameters: Parameters) -> bool:
-        root = parameters.get(_ROOT, "")
-        return root.startswith(f"{below.rstrip('/')}/") and table_id in ("", parameters.get(_TABLE_ID))
+        return is_at(parameters.get(_ROOT, "")) and table_id in ("", parameters.get(_TABLE_ID))
 
     return is_ours
+
+
+def _fits(name: str, value: str) -> bool:
+    return len(name) <= _NAME_CHARACTERS and len(value) <= _SCHEMA_CHARACTERS
 
 
 def _plain(field: Json) -> Json:

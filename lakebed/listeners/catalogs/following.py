@@ -36,6 +36,7 @@ from lakebed.listeners.catalogs.hive import HiveClient
 from lakebed.listeners.catalogs.rest import RestClient
 from lakebed.listeners.destination import Failure, Groups, Sent
 from lakebed.listeners.event_types import DEFINITION_KINDS, Dropped, TableEvent
+from lakebed.listeners.feed import name_below
 from lakebed.listeners.targets import Catalog
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -123,8 +124,13 @@ class CatalogDestination:
             found.waits_since, found.look_at = None, -math.inf
         except TableNotFound:
             self._tables.pop(root or "", None)
-            client.drop(name, owned_by(self._source, last.table_id))
+            client.drop(name, owned_by(lambda at: self._is_of(table, at), last.table_id))
         return True
+
+    def _is_of(self, table: str, root: str) -> bool:
+        """Whether a root is that of a table, which may be gone."""
+        is_below = root == self._source or root.startswith(f"{self._source.rstrip('/')}/")
+        return is_below and name_below(self._source, root) == table
 
     def _entry(self, table: _Table, root: str, version: int) -> Entry | None:
         """The entry of the newest version; None to wait for metadata. Raises TableNotFound if there is to be none."""

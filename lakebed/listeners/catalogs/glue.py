@@ -30,7 +30,6 @@ from lakebed.listeners.catalogs.entry import (
 from lakebed.listeners.targets import Catalog
 
 _ATTEMPTS = 3
-_COMMENT_CHARACTERS = 255
 _OF_INPUT = frozenset({
     "Name", "Description", "Owner", "LastAccessTime", "LastAnalyzedTime", "Retention", "StorageDescriptor",
     "PartitionKeys", "ViewOriginalText", "ViewExpandedText", "TableType", "Parameters", "TargetTable",
@@ -156,7 +155,7 @@ def _changed(before: Json, entry: Entry) -> Json:
 
 
 def _column(column: Column) -> Json:
-    comment = {"Comment": column.comment[:_COMMENT_CHARACTERS]} if column.comment else {}
+    comment = {"Comment": column.comment} if column.comment else {}
     return {"Name": column.name.lower(), "Type": column.type, **comment}
 
 

@@ -69,7 +69,7 @@ class RestClient:
                 before = self._catalog.load_table(at)
             except self._errors.NoSuchTableError:
                 self._catalog.create_namespace_if_not_exists(at[:-1])
-                self._catalog.register_table(at, entry.metadata_location)
+                self._register(at, name, entry)
                 return True
             require_ours(_marks(before), name, entry)
             if before.metadata_location == entry.metadata_location or is_newer(_marks(before), entry):
@@ -87,6 +87,15 @@ class RestClient:
     def close(self) -> None:
         """Let go of connections."""
         self._catalog.close()
+
+    def _register(self, at: tuple[str, str], name: Name, entry: Entry) -> None:
+        try:
+            self._catalog.register_table(at, entry.metadata_location)
+        except self._errors.TableAlreadyExistsError as error:
+            raise InvalidInput(
+                f"{self._url} has {name} and can't load it, as where the metadata that it names was deleted meanwhile; whose "
+                "it is can't be told: drop it there without its files (no purge), then it is registered again"
+            ) from error
 
     def _register_again(self, at: tuple[str, str], name: Name, entry: Entry) -> None:
         said = ""

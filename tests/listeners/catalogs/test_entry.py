@@ -103,11 +103,25 @@ def test_an_entry_of_somebody_else_or_of_a_later_version_is_known(tmp_path: Path
     assert is_newer({**found.parameters, "lakebed.version": "9"}, found)
     assert not is_newer(found.parameters, found)
     assert not is_newer({**found.parameters, "lakebed.version": "9", "lakebed.table_id": "before"}, found)
-    lake = str(tmp_path / "lake")
-    assert owned_by(lake, found.table_id)(found.parameters)
-    assert not owned_by(lake, "of a table that was there before")(found.parameters)
-    assert not owned_by(str(tmp_path / "lak"), found.table_id)(found.parameters)
-    assert not owned_by(lake, found.table_id)({"EXTERNAL": "TRUE"})
+    assert owned_by(lambda root: root == found.root, found.table_id)(found.parameters)
+    assert not owned_by(lambda root: True, "of a table that was there before")(found.parameters)
+    assert not owned_by(lambda root: False, found.table_id)(found.parameters)
+    assert not owned_by(lambda root: root == found.root, found.table_id)({"EXTERNAL": "TRUE"})
+
+
+def test_what_a_metastore_does_not_keep_is_cut_or_left_out(tmp_path: Path) -> None:
+    """It has columns of a database for these, and asks that again and again before it refuses."""
+    orders = lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64())]), keys=["id"])
+    orders.alter(comment={"id": 'it\'s the "number" é\n' + "x" * 5_000})
+    snapshot = log_of(orders).refresh()
+    own = {"delta." + "x" * 300: "on", "delta.x": "x" * 4_001, "delta.appendOnly": "false"}
+    metadata = replace(snapshot.metadata, description="é" * 5_000, configuration=own)
+    found = entry_of(replace(snapshot, metadata=metadata), orders.path)
+    assert [len(column.comment) for column in found.columns] == [255]
+    assert found.parameters["comment"] == "é" * 4_000
+    assert {name for name in found.parameters if name.startswith("delta.")} == {"delta.appendOnly"}
+    text = "".join(found.parameters[f"spark.sql.sources.schema.part.{number}"] for number in range(2))
+    assert len(orjson.loads(text)["fields"][0]["metadata"]["comment"]) > 5_000, "Spark's readers get all of it"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -160,3 +161,23 @@ def test_batches_of_tables_that_are_not_for_iceberg_cost_a_catalog_of_iceberg_no
     assert one.step(2) == "" and list(catalog.entries) == ["public.orders"]
     orders.set_properties({"lakebed.iceberg": "off"})
     assert one.step() == "" and not catalog.entries
+
+
+def test_a_copy_that_is_dropped_leaves_the_entry_of_the_table(tmp_path: Path, catalog: Memory) -> None:
+    """It has the table's id, and where all are entered in one database it would have the same name."""
+    make(str(tmp_path), "a/orders")
+    one = follower(tmp_path, catalog, target=Catalog(url="thrift://nowhere", database="shop"))
+    one.step()
+    before = dict(catalog.entries)
+    shutil.copytree(tmp_path / "a/orders", tmp_path / "b/orders")
+
+    def refuse(name: str) -> None:
+        raise InvalidInput("it is taken")
+
+    catalog.happens = refuse
+    assert one.step(2) == "b.orders: it is taken"
+    catalog.happens = lambda name: None
+    lakebed.open(tmp_path / "b/orders").drop()
+    assert one.step(3) == "" and catalog.entries == before
+    lakebed.open(tmp_path / "a/orders").drop()
+    assert one.step(3) == "" and not catalog.entries

@@ -211,3 +211,12 @@ def test_of_two_processes_the_slow_one_does_not_bring_back_what_was(lake: Lake, 
     assert list(lake.columns()) == ["id", "first", "second"]
     if moment == "before_write":
         assert client.wrote is False, "the metastore itself refused it"
+
+
+def test_what_is_too_long_for_a_metastore_holds_up_no_table(lake: Lake) -> None:
+    orders = make(lake.root, "public/orders")
+    orders.set_properties({"lakebed.iceberg": "on"})
+    orders.alter(comment={"id": 'it\'s the "number" é\n' + "x" * 5_000})
+    orders.maintenance.publish_iceberg()
+    assert Follower(lake.root, Catalog(url=lake.server.url, database=lake.database, format="iceberg")).step() == ""
+    assert lake.entry().sd.cols[0].comment.startswith('it\'s the "number" é\nxxx')

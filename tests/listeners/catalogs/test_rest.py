@@ -50,7 +50,7 @@ class InMemory:
                     return 409, {"error": {"message": "it is there", "type": "AlreadyExistsException", "code": 409}}
                 self.tables[body["name"]] = body["metadata-location"]
                 return 200, self.loaded(body["name"])
-            case "GET", ["namespaces", _, "tables", name] if name in self.tables:
+            case "GET", ["namespaces", _, "tables", name] if Path(self.tables.get(name, "/none")).exists():
                 return 200, self.loaded(name)
             case "DELETE", ["namespaces", _, "tables", name]:
                 del self.tables[name]
@@ -161,6 +161,19 @@ def test_a_catalog_that_does_not_let_a_name_be_registered_again_says_so(
     settled(orders)
     error = follower.step(2)
     assert "be registered again" in error and "--config replace=yes removes the entry each time" in error
+
+
+def test_an_entry_that_can_not_be_loaded_says_what_to_do(tmp_path: Path, catalog: InMemory) -> None:
+    """Its metadata was deleted while nobody delivered, as by a purge."""
+    orders = published(str(tmp_path / "lake"))
+    follower = Follower(str(tmp_path / "lake"), Catalog(url=catalog.url))
+    follower.step()
+    newest = settled(orders)
+    Path(catalog.tables["orders"]).unlink()
+    error = follower.step(2)
+    assert f"{catalog.url} has public.orders and can't load it" in error and "drop it there without its files" in error
+    catalog.tables.clear()
+    assert follower.step(2) == "" and catalog.tables == {"orders": newest}
 
 
 def test_a_name_that_another_table_has_is_left_as_it_is(tmp_path: Path, catalog: InMemory) -> None:
