@@ -202,6 +202,7 @@ class Delivery:
         if failures:
             if not self.error:
                 self.failing_since_ms = int(time.time() * 1000)
+                _logger.warning("the listener %s fails: %s", self.name, failures[0].reason[:500])
             self.error = failures[0].reason[:500]
         elif not self._table_pauses:
             self.error = ""

@@ -85,7 +85,9 @@ def test_a_catalog_that_is_slow_gets_some_tables_a_round_and_all_in_the_end(tmp_
     assert one.step(3) == "" and len(catalog.entries) == 6 and one.behind_seconds() == 0
 
 
-def test_what_it_does_not_take_holds_up_one_table_and_no_answer_all(tmp_path: Path, catalog: Memory) -> None:
+def test_what_it_does_not_take_holds_up_one_table_and_no_answer_all(
+    tmp_path: Path, catalog: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("a", "b", "c"):
         make(str(tmp_path), f"public/{name}")
 
@@ -95,7 +97,9 @@ def test_what_it_does_not_take_holds_up_one_table_and_no_answer_all(tmp_path: Pa
 
     catalog.happens = choosy
     one = follower(tmp_path, catalog)
-    assert one.step() == "public.b: no column may be called id"
+    assert one.step(2) == "public.b: no column may be called id"
+    said = [each.getMessage() for each in caplog.records if each.name == "lakebed.listeners"]
+    assert said == ["the listener catalog fails: public.b: no column may be called id"], "once"
     assert sorted(catalog.entries) == ["public.a", "public.c"]
 
     def silent(name: str) -> None:
