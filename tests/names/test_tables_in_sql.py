@@ -200,6 +200,7 @@ def test_a_name_may_have_a_dot(sql: Sql, places: lakebed.Table) -> None:
     ("text", "said"),
     [
         ("(a int) using parquet", "write USING lakebed in place of USING parquet"),
+        ("using parquet as select 1 as a", "write USING lakebed in place of USING parquet"),
         ("(a int) using lakebed location '/tmp/x'", "leave LOCATION out"),
         ("(d date) using lakebed partitioned by (years(d))", r"partitioned by columns, not by years\(d\)"),
         ("(d date) using lakebed cluster by (d)", "set the property lakebed.sort_key in place of CLUSTER BY"),

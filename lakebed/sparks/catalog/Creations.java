@@ -3,10 +3,12 @@ package lakebed;
 import java.lang.reflect.Method;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
 
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.plans.logical.CreateTable;
@@ -60,26 +62,48 @@ final class Creations extends Rule {
         return replaces ? replaced((ReplaceTableAsSelect) ours, catalog) : ours;
     }
 
-    /** Without the format that only the session's default has named. */
-    private LogicalPlan withoutFormat(LogicalPlan plan) {
-        if (plan.origin().sqlText().isDefined()) return plan;
-        Object[] fields = new Object[plan.productArity()];
-        boolean isSame = true;
-        for (int i = 0; i < fields.length; i++) {
-            fields[i] = plan.productElement(i);
-            if (!(fields[i] instanceof TableSpecBase)) continue;
-            Option format = ((TableSpecBase) fields[i]).provider();
-            if (!format.isDefined() || !format.get().equals(session.sessionState().conf().defaultDataSourceName())) continue;
-            fields[i] = withoutProvider((Product) fields[i]);
-            isSame = false;
-        }
-        return isSame ? plan : (LogicalPlan) plan.makeCopy(fields);
+    /**
+     * What a parser made of SQL. A format that SQL names is written in capitals from here on: so it is not taken for one that only
+     * the session's default has named.
+     */
+    static Object parsed(Object plan, SparkSession session) {
+        if (!(plan instanceof CreateTable || plan instanceof CreateTableAsSelect || plan instanceof ReplaceTableAsSelect)) return plan;
+        Object name = ((LogicalPlan) plan).children().head();
+        if (!(name instanceof UnresolvedIdentifier)) return plan;
+        List parts = CollectionConverters.asJava(((UnresolvedIdentifier) name).nameParts());
+        if (Catalog.inCatalog(session, parts) == null) return plan;
+        String format = formatOf((LogicalPlan) plan);
+        return format == null ? plan : withFormat((LogicalPlan) plan, Option.apply(format.toUpperCase(Locale.ROOT)));
     }
 
-    private static Object withoutProvider(Product spec) {
+    /** Without the format that only the session's default has named. */
+    private LogicalPlan withoutFormat(LogicalPlan plan) {
+        String given = session.sessionState().conf().defaultDataSourceName();
+        return given.equals(formatOf(plan)) ? withFormat(plan, Option.empty()) : plan;
+    }
+
+    private static String formatOf(LogicalPlan plan) {
+        for (int i = 0; i < plan.productArity(); i++) {
+            if (!(plan.productElement(i) instanceof TableSpecBase)) continue;
+            Option format = ((TableSpecBase) plan.productElement(i)).provider();
+            return format.isDefined() ? (String) format.get() : null;
+        }
+        return null;
+    }
+
+    private static LogicalPlan withFormat(LogicalPlan plan, Option format) {
+        Object[] fields = new Object[plan.productArity()];
+        for (int i = 0; i < fields.length; i++) {
+            Object field = plan.productElement(i);
+            fields[i] = field instanceof TableSpecBase ? withProvider((Product) field, format) : field;
+        }
+        return (LogicalPlan) plan.makeCopy(fields);
+    }
+
+    private static Object withProvider(Product spec, Option provider) {
         Object[] of = new Object[spec.productArity()];
         for (int i = 0; i < of.length; i++) {
-            of[i] = spec.productElementName(i).equals("provider") ? Option.empty() : spec.productElement(i);
+            of[i] = spec.productElementName(i).equals("provider") ? provider : spec.productElement(i);
         }
         try {
             return spec.getClass().getConstructors()[0].newInstance(of);

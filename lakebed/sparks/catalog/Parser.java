@@ -48,7 +48,10 @@ public final class Parser implements InvocationHandler {
     public Object invoke(Object proxy, Method method, Object[] values) throws Throwable {
         Matcher found = method.getName().startsWith("parsePlan") ? RECLUSTER.matcher((String) values[0]) : null;
         List table = found != null && found.matches() ? tableIn(found.group("table")) : null;
-        if (table == null) return invoked(method, values);
+        if (table == null) {
+            Object plan = invoked(method, values);
+            return found == null ? plan : Creations.parsed(plan, session);
+        }
         Object[] instead = (Object[]) values.clone();
         String[] names = (String[]) table.subList(1, table.size()).toArray(new String[0]);
         Catalog catalog = (Catalog) table.get(0);
