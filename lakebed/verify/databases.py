@@ -1,7 +1,7 @@
 """Compares tables of a database's pipeline with the database, one after the other: ``lakebed verify SHOP.yml``.
 
-The url says which database it is: ``mariadb://`` and ``mysql://`` are MariaDB's (``mariadb``, ``stored_offsets``), all others
-PostgreSQL's (``postgres``).
+The url says which database it is: ``mariadb://`` and ``mysql://`` are MariaDB's (``sources.mariadb``), all others
+PostgreSQL's (``sources.postgres``).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lakebed.verify.canonical import Column, LeftOut, Shape
 from lakebed.verify.going_on import GoingOn, written
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.proof import Found, Progress, Proof, no_progress
-from lakebed.verify.reaching import Reaching
 from lakebed.verify.repair import repair
 from lakebed.verify.report import Outcome, TableReport, position_text
 from lakebed.verify.resending import Resending
 from lakebed.verify.source import Connector, Pace, SourceColumn, SourceDatabase
+from lakebed.verify.sources.reaching import Reaching
 
 _NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)')
 
@@ -113,7 +113,7 @@ class Databases:
             return report
 
     def _of_postgres(self) -> tuple[SourceDatabase, Connector]:
-        from lakebed.verify.postgres import Database, SlotConnector
+        from lakebed.verify.sources.postgres import Database, SlotConnector
 
         for name in ("offsets_topic", "connector"):
             if getattr(self._section, name) is not None:
@@ -135,8 +135,8 @@ class Databases:
         return next(iter(slots))
 
     def _of_mariadb(self) -> tuple[SourceDatabase, Connector]:
-        from lakebed.verify.mariadb import Database
-        from lakebed.verify.stored_offsets import BinlogConnector, StoredOffsets
+        from lakebed.verify.sources.mariadb import Database
+        from lakebed.verify.sources.stored_offsets import BinlogConnector, StoredOffsets
 
         topic, prefix = self._section.offsets_topic, self._pipeline.naming.prefix
         if self._section.slot is not None:

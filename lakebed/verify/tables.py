@@ -29,7 +29,7 @@ from lakebed.verify.lake import LakeTable
 from lakebed.verify.proof import Progress, Proof, no_progress
 from lakebed.verify.report import TableReport
 from lakebed.verify.source import Pace
-from lakebed.verify.types_of_tables import rule_of
+from lakebed.verify.sources.types_of_tables import rule_of
 
 _PIECE_ROWS = 100_000
 AT_REST = "at rest"

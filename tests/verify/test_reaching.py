@@ -15,7 +15,7 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import Position, entry_of
-from lakebed.verify.reaching import Reaching
+from lakebed.verify.sources.reaching import Reaching
 from tests.internals import log_of
 
 TOPIC = "shop.public.orders"

@@ -22,13 +22,13 @@ from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import Key
 from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
-from lakebed.verify.postgres import SourceColumn
 from lakebed.verify.proof import Proof
 from lakebed.verify.repair import Sender, repair
 from lakebed.verify.report import Repaired, TableReport, lines
 from lakebed.verify.resending import Resending
 from lakebed.verify.source import Pace
-from lakebed.verify.types_of_postgres import SourceType
+from lakebed.verify.sources.postgres import SourceColumn
+from lakebed.verify.sources.types_of_postgres import SourceType
 from tests.clock import Clock
 from tests.internals import log_of
 from tests.verify.memory import MemorySource, World

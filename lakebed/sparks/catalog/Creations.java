@@ -63,11 +63,12 @@ final class Creations extends Rule {
     }
 
     /**
-     * What a parser made of SQL. A format that SQL names is written in capitals from here on: so it is not taken for one that only
-     * the session's default has named.
+     * What a parser made of SQL. A format that SQL names is written in capitals from here on: so it is not taken for one that
+     * only the session's default has named.
      */
     static Object parsed(Object plan, SparkSession session) {
-        if (!(plan instanceof CreateTable || plan instanceof CreateTableAsSelect || plan instanceof ReplaceTableAsSelect)) return plan;
+        boolean creates = plan instanceof CreateTable || plan instanceof CreateTableAsSelect;
+        if (!creates && !(plan instanceof ReplaceTableAsSelect)) return plan;
         Object name = ((LogicalPlan) plan).children().head();
         if (!(name instanceof UnresolvedIdentifier)) return plan;
         List parts = CollectionConverters.asJava(((UnresolvedIdentifier) name).nameParts());

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lakebed.verify.canonical import LeftOut, OfKey, Rule, put
 from lakebed.verify.judging import day_of_number, moment_of_number, same_json, same_number
-from lakebed.verify.types_of_postgres import BITS_OF_BYTES
+from lakebed.verify.sources.types_of_postgres import BITS_OF_BYTES
 
 TEXT_OF_DOUBLE = "lakebed_text_of_double"
 """A function that ``duck`` adds to DuckDB."""

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lakebed.decode.source_order import binlog_position
 from lakebed.errors import InvalidInput, Retry
-from lakebed.verify.mariadb import transactions_of
+from lakebed.verify.sources.mariadb import transactions_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -20,7 +20,7 @@ from lakebed.quoting import quote
 from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
 from lakebed.verify.source import SourceColumn
-from lakebed.verify.types_of_postgres import SourceType
+from lakebed.verify.sources.types_of_postgres import SourceType
 
 if TYPE_CHECKING:
     import psycopg

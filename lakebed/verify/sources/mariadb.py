@@ -27,7 +27,7 @@ from lakebed.quoting import quote_for_spark as quote
 from lakebed.verify.canonical import MARIADB, OfKey, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
 from lakebed.verify.source import SourceColumn
-from lakebed.verify.types_of_mariadb import MariaDbType
+from lakebed.verify.sources.types_of_mariadb import MariaDbType
 
 if TYPE_CHECKING:
     import pymysql

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakebed.quoting import quote
 from lakebed.verify.canonical import LeftOut, OfKey, Rule, put
 from lakebed.verify.judging import day_of_number, moment_of_number, number_of_bits
-from lakebed.verify.types_of_postgres import BITS_OF_DOUBLE
+from lakebed.verify.sources.types_of_postgres import BITS_OF_DOUBLE
 
 _DAY = "date '1970-01-01'"
 
