@@ -123,7 +123,7 @@ def port_or_file(text: str) -> int | Literal["file"] | None:
         return None
     if text == "file":
         return "file"
-    if not text.isdigit() or int(text) > 65535:
+    if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a port, nor 'off' or 'file'")
     return int(text)
 

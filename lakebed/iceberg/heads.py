@@ -73,7 +73,7 @@ class Heads:
         text = self._read(HINT)
         if text is None:
             return None
-        return int(text) if text.strip().isdigit() and len(text) < 20 else 0
+        return int(text) if text.isascii() and text.strip().isdigit() and len(text) < 20 else 0
 
     def _is_there(self, head: Head) -> bool:
         """Whether a head that is known is still the metadata of its number."""
@@ -94,7 +94,7 @@ class Heads:
             return Newest(head, number)
         names = self._store.list_from(METADATA_FOLDER, "v")
         texts = [name.removesuffix(".metadata.json")[1:] for name in names if name.endswith(".metadata.json")]
-        numbers = sorted((int(each) for each in texts if each.isdigit()), reverse=True)
+        numbers = sorted((int(each) for each in texts if each.isascii() and each.isdigit()), reverse=True)
         for number in numbers[:_PASSED_OVER_MAX]:
             if (text := self._read(metadata_name(number))) is not None and (head := _head_of(number, text)):
                 return Newest(head, numbers[0])

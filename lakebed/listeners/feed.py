@@ -443,7 +443,9 @@ def _is_in_log(log: LogReader, at: At, has_next: bool) -> bool:
         return True
     later = log.store.list_from(LOG_FOLDER, f"{at.version + 1:020d}")
     numbers = [
-        int(head) for head, _, rest in (name.partition(".") for name in later) if head.isdigit() and rest == "json"
+        int(head)
+        for head, _, rest in (name.partition(".") for name in later)
+        if head.isascii() and head.isdigit() and rest == "json"
     ]
     return not numbers or min(numbers) == at.version + 1
 

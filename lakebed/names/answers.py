@@ -172,7 +172,7 @@ def _when(when: dict[str, Any] | None) -> dict[str, Any]:
         return {}
     if "micros" in when:
         return {"seconds": when["micros"] / 1e6}
-    if not str(when["version"]).isdigit():
+    if not str(when["version"]).isdecimal():
         raise InvalidInput(f"VERSION AS OF {when['version']!r}: versions are numbers")
     return {"version": int(when["version"])}
 

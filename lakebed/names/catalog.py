@@ -131,7 +131,7 @@ class Catalog:
 
     def _snapshot(self, table: Table, name: Sequence[str], version: int | None, seconds: float | None) -> Snapshot:
         if version is None and seconds is None and self.at is not None:
-            moment = warehouse(self.folder).at(int(self.at) if self.at.isdigit() else self.at)
+            moment = warehouse(self.folder).at(int(self.at) if self.at.isdecimal() else self.at)
             at = moment.versions.get(".".join(name))
             if at is None:
                 raise TableNotFound(f"the point {self.at} has no table {'.'.join(name)}", table=table.path)

@@ -261,7 +261,7 @@ def _remembered(store: LogStore) -> dict[str, Any] | None:
 
 
 def _has_batches(store: LogStore) -> bool:
-    return any(name.isdigit() for name in store.list_from("offsets", ""))
+    return any(name.isdecimal() for name in store.list_from("offsets", ""))
 
 
 def _goes_on(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

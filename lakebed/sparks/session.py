@@ -65,7 +65,7 @@ def require_java() -> None:
         raise MissingPrerequisite(f"Spark needs Java, and there is none: {hint}")
     text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     number = text.split('"')[1].split(".")[0] if '"' in text else ""
-    if number.isdigit() and int(number) < 17:
+    if number.isdecimal() and int(number) < 17:
         raise MissingPrerequisite(f"Spark needs Java 17 or newer, {java} is Java {number}: {hint}")
 
 

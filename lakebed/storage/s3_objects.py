@@ -100,7 +100,7 @@ class S3Objects:
             with answer["Body"] as body:
                 data: bytes = body.read()
             of = answer.get("ContentRange", "").rpartition("/")[2]
-            return (data, int(of) if of.isdigit() else len(data)), len(data), 0
+            return (data, int(of) if of.isdecimal() else len(data)), len(data), 0
 
         return self._ask("get_tail", path, send)
 

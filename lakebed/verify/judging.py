@@ -180,7 +180,7 @@ def _is_after_christ(kind: str, source: str, lake: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return text.lstrip("-").replace(".", "", 1).isdigit()
+    return text.lstrip("-").replace(".", "", 1).isdecimal()
 
 
 def swapped(source: Mapping[str, str | None], lake: Mapping[str, str | None]) -> str:

@@ -262,3 +262,18 @@ def test_a_name_that_can_not_work_is_refused_when_the_table_is_made(name: str, t
     with pytest.raises(InvalidSchema, match=f"{name}.*reserved"):
         lakebed.create(tmp_path / "t", schema, keys=["id"])
     assert not (tmp_path / "t" / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("digits", ["²", "٣"])
+def test_files_whose_names_are_numbers_elsewhere_are_no_versions(tmp_path: Path, digits: str) -> None:
+    """``int`` takes digits of other scripts, and refuses some that ``isdigit`` takes."""
+    table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), properties={"lakebed.iceberg": "on"})
+    table.apply([{"id": 1}])
+    published = table.maintenance.publish_iceberg()
+    for name in (f"_delta_log/{digits}.json", f"_lakebed/iceberg/metadata/v{digits}.metadata.json"):
+        (tmp_path / "t" / name).write_text("{}")
+    (tmp_path / "t/_lakebed/iceberg/metadata/version-hint.text").unlink()
+    again = lakebed.open(tmp_path / "t")
+    assert again.version == table.version
+    assert again.maintenance.publish_iceberg().metadata == published.metadata
+    assert again.to_arrow().to_pylist() == [{"id": 1}]

@@ -54,7 +54,7 @@ def log_files(names: Iterable[str]) -> LogFiles:
     found: dict[int, list[str]] = {}
     for name in names:
         head, _, rest = name.partition(".")
-        if not head.isdigit():
+        if not (head.isascii() and head.isdigit()):  # int takes digits of other scripts, too
             continue
         if rest == "json":
             commits.append(int(head))
@@ -62,7 +62,7 @@ def log_files(names: Iterable[str]) -> LogFiles:
             found[int(head)] = [name]
         elif rest.startswith("checkpoint.") and rest.endswith(".parquet"):
             pieces = rest.split(".")
-            if len(pieces) == 4 and pieces[2].isdigit():  # checkpoint.<i>.<n>.parquet
+            if len(pieces) == 4 and pieces[2].isdecimal():  # checkpoint.<i>.<n>.parquet
                 found.setdefault(int(head), []).append(name)
             else:
                 raise Unsupported(f"{name} is a v2 checkpoint; drop the feature v2Checkpoint first", path=name)

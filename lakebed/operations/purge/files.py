@@ -306,4 +306,4 @@ def _is_of_older_version(path: str, first: int) -> bool:
     """Whether it is a file in the log's folder of a version before ``first``: a commit, a checkpoint, or what others add."""
     folder, _, name = path.rpartition("/")
     number = name.partition(".")[0]
-    return folder == LOG_FOLDER and number.isdigit() and int(number) < first
+    return folder == LOG_FOLDER and number.isascii() and number.isdigit() and int(number) < first

@@ -325,7 +325,7 @@ def _number(own: Mapping[str, str], name: str) -> int | None:
     value = own.get(name)
     if value is None:
         return None
-    if not value.isdigit() or int(value) < 1:
+    if not value.isdecimal() or int(value) < 1:
         raise InvalidInput(f"options: {name} is {value!r}; it must be a whole number of 1 or more")
     return int(value)
 

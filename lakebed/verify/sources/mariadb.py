@@ -199,7 +199,7 @@ def transactions_of(text: str) -> dict[tuple[str, str], int]:
     for one in text.split(","):
         domain, _, rest = one.strip().partition("-")
         server, _, number = rest.partition("-")
-        if number.isdigit():
+        if number.isdecimal():
             found[domain, server] = max(found.get((domain, server), 0), int(number))
     return found
 
