@@ -32,6 +32,7 @@ from lakebed.verify.sources.types_of_postgres import SourceType
 from tests.clock import Clock
 from tests.internals import log_of
 from tests.verify.memory import MemorySource, World
+from tests.verify.test_tables import doubled
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), ("v", pa.string())])
@@ -233,3 +234,13 @@ def test_a_condition_names_few_keys_as_its_cost_grows_with_their_square(
     repaired = shop.repaired()
     assert (repaired.removed, repaired.left) == (2, 0)
     assert len(conditions) == 6 and not any(" or " in text for text in conditions)
+
+
+def test_rows_that_are_there_twice_are_there_once_again(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    doubled(shop.table)
+    repaired = shop.repaired()
+    assert (repaired.sent_again, repaired.removed, repaired.left) == (30, 0, 0)
+    assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
+    shop.table.settle()
+    assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
