@@ -448,7 +448,7 @@ def test_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "http://127.0.0.1:9467": f"http://127.0.0.1:{port}",
             "the token": token,
         },
-        after={"lakebed serve token ann --tokens tokens": one_that_is_known},
+        after={"TOKEN=$(lakebed serve token ann --tokens tokens)": one_that_is_known},
         sql=run,
     )
     with ForeignDuckDB(ICEBERG_REST) as duckdb:
