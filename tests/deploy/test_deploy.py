@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,9 @@ def test_the_dockerfile_passes_its_linter_and_runs_a_command_that_lakebed_has() 
     file = DEPLOY / "docker" / "Dockerfile"
     done = subprocess.run([script("hadolint"), "--no-color", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    [extras] = re.findall(r"^ARG EXTRAS=(.*)$", file.read_text(), re.MULTILINE)
+    known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert known.keys() - set(extras.split(",")) == {"dev", "plots", "protobuf"}
     command = re.findall(r"^CMD (.*)$", file.read_text(), re.MULTILINE)
     assert parsed(json.loads(command[-1]))["file"] == "/etc/lakebed/pipeline.yml"
 
