@@ -32,7 +32,7 @@ from typing import Any
 import orjson
 
 from lakebed import events
-from lakebed.errors import Contention, Corrupt, InvalidInput, MissingPrerequisite
+from lakebed.errors import Contention, Corrupt, InvalidInput, MissingPrerequisite, StoreUnavailable
 from lakebed.iceberg.avro import LIST_SCHEMA, avro_bytes, avro_records, require_avro
 from lakebed.iceberg.columns import IcebergColumns, iceberg_columns
 from lakebed.iceberg.heads import FOLDER, HINT, METADATA_FOLDER, Heads, Newest, metadata_name
@@ -263,9 +263,14 @@ class Publisher:
         return f"{self._root}/{METADATA_FOLDER}/{name}"
 
     def _put_metadata(self, number: int, document: Json) -> bool:
-        data = orjson.dumps(document)
-        if not self._log.store.put_if_absent(metadata_name(number), data):
-            return False
+        """Write metadata unless its number is taken; returns whether it has what is to be written. Raises StoreUnavailable."""
+        data, name = orjson.dumps(document), metadata_name(number)
+        try:
+            if not self._log.store.put_if_absent(name, data):
+                return False
+        except StoreUnavailable:  # whether it was written is not known: the same bytes are as good, whoever wrote them
+            if not has_object(self._log.store, name) or self._log.store.read(name) != data:
+                raise
         self._count(data)
         return True
 

@@ -190,7 +190,7 @@ def an_attach_does_not_see_what_comes_before_its_commit(broken: pytest.MonkeyPat
 
 
 def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
-    seen, spec_of, dying = threading.local(), mutate_unkeyed.write_spec_of, mutate_unkeyed._dying
+    seen, spec_of, live = threading.local(), mutate_unkeyed.write_spec_of, mutate_unkeyed.live
 
     def spec_of_seen(snapshot: Snapshot) -> Any:
         seen.snapshot = snapshot
@@ -198,10 +198,10 @@ def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
 
     def of_free_parts(parts: Any, *arguments: Any) -> Any:
         taken = claimed_paths(seen.snapshot, seen.snapshot.timestamp_ms)
-        return dying({path: part for path, part in parts.items() if path not in taken}, *arguments)
+        return live({path: part for path, part in parts.items() if path not in taken}, *arguments)
 
     broken.setattr(mutate_unkeyed, "write_spec_of", spec_of_seen)
-    broken.setattr(mutate_unkeyed, "_dying", of_free_parts)
+    broken.setattr(mutate_unkeyed, "live", of_free_parts)
 
 
 def a_mutation_keeps_what_it_computed(broken: pytest.MonkeyPatch) -> None:
