@@ -26,6 +26,7 @@ from lakebed.storage.file_errors import naming_unreadable
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import DUCKDB, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row
+from lakebed.verify.source import by_key
 from lakebed.verify.sources.types_of_mariadb import TEXT_OF_DOUBLE, text_of_double
 from lakebed.verify.sources.types_of_postgres import BITS_OF_BYTES, BITS_OF_DOUBLE, BITS_OF_FLOAT, PAIRS_OF_JSON
 from lakebed.view.arrow_scan import register_view
@@ -99,18 +100,12 @@ class DuckRows:
 
     def checksums_of(self, keys: Sequence[Key]) -> dict[Key, list[int]]:
         """The checksums of the rows of some keys."""
-        out: dict[Key, list[int]] = {}
-        for *key, checksum in self._wanted(keys, [self.checksum]):
-            out.setdefault(tuple(key), []).append(checksum)
-        return out
+        found = by_key(self._wanted(keys, [self.checksum]), len(self.names))
+        return {key: [checksum for [checksum] in rows] for key, rows in found.items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """The values' texts of the rows of some keys."""
-        out: dict[Key, list[Row]] = {}
-        width = len(self.names)
-        for row in self._wanted(keys, texts(self._shape, DUCKDB, of_source=self._of_source)):
-            out.setdefault(tuple(row[:width]), []).append(row[width:])
-        return out
+        return by_key(self._wanted(keys, texts(self._shape, DUCKDB, of_source=self._of_source)), len(self.names))
 
     def _wanted(self, keys: Sequence[Key], outputs: Sequence[str]) -> list[tuple[Any, ...]]:
         """The canonical keys and these outputs of the rows of some keys."""

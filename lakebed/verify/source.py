@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -138,6 +138,21 @@ class Lake(Protocol):
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """The values' texts of the rows of some keys."""
         ...
+
+
+def by_key(found: Iterable[Sequence[Any]], width: int) -> dict[Key, list[Sequence[Any]]]:
+    """What is behind the first ``width`` values of rows, which are the canonical texts of a key."""
+    out: dict[Key, list[Sequence[Any]]] = {}
+    for row in found:
+        out.setdefault(tuple(row[:width]), []).append(row[width:])
+    return out
+
+
+def kept_rows(found: Sequence[Sequence[Any]], width: int) -> pa.Table:
+    """Rows of canonical keys and a checksum, as ``Source.checksums`` gives them."""
+    columns = list(zip(*found, strict=True)) if found else [()] * (width + 1)
+    arrays = [pa.array(column, pa.string()) for column in columns[:-1]]
+    return pa.table([*arrays, pa.array(columns[-1], pa.int64())], [*(f"k{at}" for at in range(width)), "h"])
 
 
 @dataclass(slots=True)

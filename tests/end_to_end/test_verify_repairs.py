@@ -1,7 +1,9 @@
-"""``lakebed verify --repair`` with a real PostgreSQL, Debezium and Kafka: what differs is mended while all of them go on."""
+"""``lakebed verify --repair`` with real databases, Debezium and Kafka: what differs is mended while all of them go on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,82 +16,126 @@ from lakebed.pipeline.database.work import DatabaseWork
 from lakebed.pipeline.file.settings import DatabasePipeline, load
 from tests.end_to_end.meanwhile import meanwhile
 from tests.end_to_end.test_resnapshot import Reading, settings_of
+from tests.end_to_end.test_verify_mariadb import SETTINGS
 from tests.infra.debezium import DebeziumServer
+from tests.infra.debezium_mariadb import DistributedMariaDb
 from tests.infra.kafka import KafkaServer
+from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.server import HOST
 from tests.waiting import wait_until
 
-NAME = "mended"
 TABLES = r"""
-create table orders (place text, id int, note text, primary key (place, id));
-create table lines (what text);
-create table debezium_signal (id text primary key, type text not null, data text);
-insert into orders select case n % 3 when 0 then 'it''s \ here?' when 1 then 'B;--' else 'ä' end, n, 'note ' || n
-    from generate_series(1, 600) n;
+create table orders (place varchar(20), id int, note text, primary key (place, id));
+create table debezium_signal (id varchar(64) primary key, type varchar(32) not null, data text);
+insert into orders select case n %% 3 when 0 then 'it''s %s here?' when 1 then 'B;--' else 'ä' end, n, concat('note ', n) from %s;
 """
 FILE = """
 database:
   path: %s
-  exclude: ["public\\\\.debezium_.*", "public\\\\.lines"]
-  signal_topic: mended-signal
-  notification_topic: mended-told
-  verify: {url: 'postgresql://postgres@%s:%d/mended', slot: %s, wait_seconds: 60}
-source: {kind: kafka, topic_pattern: "mended\\\\..*", config: {bootstrap.servers: "%s"}}
+  exclude: ["%s\\\\.debezium_.*"]
+  signal_topic: {name}-signal
+  notification_topic: {name}-told
+  verify: {url: '%s', %s, wait_seconds: 60}
+source: {kind: kafka, topic_pattern: "{name}\\\\..*", config: {bootstrap.servers: "%s"}}
 format: debezium-json
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """One that is captured. ``schema``: what its tables are in; ``verify``: what the file says besides its address."""
+
+    schema: str
+    order: str
+    url: str
+    verify: str
+    sql: Callable[[str], object]
+    release: Callable[[], None]
+
+
+def postgres_of(name: str, request: pytest.FixtureRequest, settings: dict[str, str]) -> Database:
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    debezium: DebeziumServer = request.getfixturevalue("debezium")
+    postgres.create_database(name)
+    postgres.sql(TABLES % ("\\", "generate_series(1, 600) n"), name)
+    slot = debezium.capture(name, ["public\\..*"], name, settings)
+    return Database(
+        schema="public",
+        order="source.lsn",
+        url=f"postgresql://postgres@{HOST}:{postgres.port}/{name}",
+        verify=f"slot: {slot}",
+        sql=lambda text: postgres.sql(text, name),
+        release=lambda: debezium.release(slot),
+    )
+
+
+def mariadb_of(name: str, request: pytest.FixtureRequest, settings: dict[str, str]) -> Database:
+    mariadb: MariaDbServer = request.getfixturevalue("mariadb")
+    debezium: DistributedMariaDb = request.getfixturevalue("debezium_mariadb")
+    tables = TABLES % ("\\\\", "(select seq as n from seq_1_to_600) s")
+    mariadb.sql(f"create database {name} character set utf8mb4; use {name}; {tables}")
+    signals = {"signal.data.collection": f"{name}.debezium_signal"}
+    connector = debezium.capture(name, [f"{name}\\..*"], name, {**SETTINGS, **settings, **signals})
+    return Database(
+        schema=name,
+        order="source.pos",
+        url=f"mariadb://root@{HOST}:{mariadb.port}/",
+        verify=f"offsets_topic: {debezium.offsets_topic}",
+        sql=lambda text: mariadb.sql(text, name),
+        release=lambda: debezium.release(connector),
+    )
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("prefix", "captured"), [("mended", postgres_of), ("mendedmaria", mariadb_of)])
 def test_rows_that_differ_are_sent_again_and_others_are_removed(
+    prefix: str,
+    captured: Callable[[str, pytest.FixtureRequest, dict[str, str]], Database],
+    request: pytest.FixtureRequest,
     kafka: KafkaServer,
-    postgres: PostgresServer,
-    debezium: DebeziumServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    own_cache: None,
 ) -> None:
-    postgres.create_database(NAME)
-    postgres.sql(TABLES, NAME)
-    for topic in (f"{NAME}.public.orders", f"{NAME}.public.debezium_signal", f"{NAME}-signal", f"{NAME}-told"):
-        kafka.create_topic(topic)
-    settings = {name: text.replace("again-", f"{NAME}-") for name, text in settings_of(kafka).items()}
-    slot = debezium.capture(NAME, ["public\\..*"], NAME, settings)
-    file = tmp_path / "mended.yml"
-    file.write_text(FILE % (tmp_path / "lake", HOST, postgres.port, slot, kafka.bootstrap))
+    for topic in ("signal", "told"):
+        kafka.create_topic(f"{prefix}-{topic}")
+    settings = {key: text.replace("again-", f"{prefix}-") for key, text in settings_of(kafka).items()}
+    database = captured(prefix, request, settings)
+    file, name = tmp_path / "mended.yml", f"{database.schema}.orders"
+    said_of = (tmp_path / "lake", database.schema, database.url, database.verify, kafka.bootstrap)
+    file.write_text(FILE.replace("{name}", prefix) % said_of)
     columns = pa.schema([("place", pa.string()), ("id", pa.int32()), ("note", pa.string())])
-    table = lakebed.create(tmp_path / "lake/public/orders", columns, keys=["place", "id"], sequence_by="source.lsn")
-    reading = Reading(table.path, kafka, f"{NAME}.public.orders", ("place", "id"))
+    path = tmp_path / f"lake/{database.schema}/orders"
+    table = lakebed.create(path, columns, keys=["place", "id"], sequence_by=database.order)
+    wait_until(lambda: f"{prefix}.{name}" in kafka.admin().list_topics(timeout=10).topics)
+    reading = Reading(table.path, kafka, f"{prefix}.{name}", ("place", "id"), database.order)
 
     def rows() -> int:
         reading.on()
         return int(table.to_arrow().num_rows)
+
+    def goes_on(number: int) -> None:
+        database.sql(f"update orders set note = 'changed {number}' where id > 50 and id % 50 = {number % 50}")
+        reading.on()
 
     wait_until(lambda: rows() == 600)
     pipeline = load(file)
     assert isinstance(pipeline, DatabasePipeline)
     work = DatabaseWork(pipeline, Metrics(), None)  # what a run does beside its query
     work.watch()
-
-    def goes_on(number: int) -> None:
-        postgres.sql(f"update orders set note = 'changed {number}' where id > 50 and id % 50 = {number % 50}", NAME)
-        reading.on()
-
     try:
         table.update({"note": "'wrong'"}, "id between 3 and 5")
         table.delete("id between 7 and 9")
-        table.apply([{"place": "it's \\ gone?", "id": 700 + n, "note": "x", "source.lsn": 1} for n in range(3)])
+        table.apply([{"place": "it's \\ gone?", "id": 700 + n, "note": "x", database.order: 1} for n in range(3)])
         with meanwhile(goes_on):
-            assert main(["verify", str(file), "public.orders"]) == 1
-            assert "9 keys differ from the source" in capsys.readouterr().out
-            assert table.status().verified.startswith("9 keys differ from the source at ")
-            code = main(["verify", str(file), "public.orders", "--repair"])
+            code = main(["verify", str(file), name, "--repair"])
             said = capsys.readouterr()
-            assert main(["verify", str(file), "public.orders"]) == 0  # while the table still follows
+            assert main(["verify", str(file), name]) == 0  # while the table still follows
         assert code == 0, said.out + said.err
-        assert "9 keys differed from the source" in said.out
+        assert "9 keys differed from the source at " in said.out
         assert "  repaired: 6 keys sent again, 3 rows removed; all are equal at " in said.out
         assert table.status().verified.startswith("equal to the source at ")
     finally:
         work.end_ingest()
-        debezium.release(slot)
+        database.release()

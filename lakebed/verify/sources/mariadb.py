@@ -26,7 +26,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
 from lakebed.quoting import quote_for_spark as quote
 from lakebed.verify.canonical import MARIADB, OfKey, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
-from lakebed.verify.source import SourceColumn
+from lakebed.verify.source import SourceColumn, by_key, kept_rows
 from lakebed.verify.sources.types_of_mariadb import MariaDbType
 
 if TYPE_CHECKING:
@@ -256,30 +256,22 @@ class MariaDbTable:
         """See ``Source``."""
         where, values = self._where(span)
         query = f"select {', '.join([*self._keys, self._checksum])} from {self._table} where {where}"
-        found = self._database.all(query, values)
-        columns = list(zip(*found, strict=True)) if found else [()] * (len(self._keys) + 1)
-        if None in columns[-1]:
-            raise self._too_long()
-        names = [f"k{at}" for at in range(len(self._keys))]
-        arrays = [pa.array(column, pa.string()) for column in columns[:-1]]
-        yield pa.table([*arrays, pa.array(columns[-1], pa.int64())], [*names, "h"])
+        yield kept_rows(self._whole(self._database.all(query, values)), len(self._keys))
 
     def states(self, keys: Sequence[Key]) -> States:
         """See ``Source``."""
-        out: dict[Key, list[Version]] = {}
-        for *key, checksum in self._of(keys, [self._checksum]):
-            if checksum is None:
-                raise self._too_long()
-            out.setdefault(tuple(key), []).append(Version(checksum))
-        return out
+        found = by_key(self._whole(self._of(keys, [self._checksum])), len(self._keys))
+        return {key: [Version(*one) for one in rows] for key, rows in found.items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """See ``Source``."""
-        out: dict[Key, list[Row]] = {}
-        width = len(self._keys)
-        for row in self._of(keys, texts(self._shape, MARIADB, of_source=True)):
-            out.setdefault(tuple(row[:width]), []).append(row[width:])
-        return out
+        return by_key(self._of(keys, texts(self._shape, MARIADB, of_source=True)), len(self._keys))
+
+    def _whole(self, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Rows that all have a checksum, which is their last value: MariaDB gives null for one of a text that is too long."""
+        if any(row[-1] is None for row in found):
+            raise self._too_long()
+        return found
 
     def _too_long(self) -> InvalidInput:
         return InvalidInput(f"a row of {self._table} is longer than the database's max_allowed_packet")

@@ -19,7 +19,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
 from lakebed.quoting import quote
 from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
-from lakebed.verify.source import SourceColumn
+from lakebed.verify.source import SourceColumn, by_key, kept_rows
 from lakebed.verify.sources.types_of_postgres import SourceType
 
 if TYPE_CHECKING:
@@ -231,26 +231,16 @@ class PostgresTable:
         """See ``Source``."""
         where, values = self._where(span)
         query = f"select {', '.join([*self._keys, self._checksum])} from {self._table} where {where}"
-        found = self._database.all(query, values)
-        columns = list(zip(*found, strict=True)) if found else [()] * (len(self._keys) + 1)
-        names = [f"k{at}" for at in range(len(self._keys))]
-        arrays = [pa.array(column, pa.string()) for column in columns[:-1]]
-        yield pa.table([*arrays, pa.array(columns[-1], pa.int64())], [*names, "h"])
+        yield kept_rows(self._database.all(query, values), len(self._keys))
 
     def states(self, keys: Sequence[Key]) -> States:
         """See ``Source``."""
-        out: dict[Key, list[Version]] = {}
-        for *key, checksum, mark in self._of(keys, [self._checksum, "xmin::text"]):
-            out.setdefault(tuple(key), []).append(Version(checksum, mark))
-        return out
+        found = by_key(self._of(keys, [self._checksum, "xmin::text"]), len(self._keys))
+        return {key: [Version(*one) for one in rows] for key, rows in found.items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """See ``Source``."""
-        out: dict[Key, list[Row]] = {}
-        width = len(self._keys)
-        for row in self._of(keys, texts(self._shape, POSTGRES, of_source=True)):
-            out.setdefault(tuple(row[:width]), []).append(row[width:])
-        return out
+        return by_key(self._of(keys, texts(self._shape, POSTGRES, of_source=True)), len(self._keys))
 
     def condition(self, keys: Sequence[Key]) -> str:
         """What is true of the rows of some keys, in SQL without values beside it, whatever the settings of a session are."""
