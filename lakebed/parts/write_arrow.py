@@ -86,8 +86,12 @@ def write_tables(
                         found.see(table[name])
                     writer.write_table(table, row_group_rows)
             checksum = checksum_of(local_path)
-        except OSError as error:
-            raise trouble(error.errno, f"{local_path!r} could not be written ({error})", local_path) from error
+        except (OSError, RuntimeError) as error:
+            # A writer that could not write a group of rows has another error, without a footer, when it is closed.
+            first = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(first, OSError):
+                raise
+            raise trouble(first.errno, f"{local_path!r} could not be written ({first})", local_path) from first
         stats = _column_stats(footers[0], schema)
         stats |= {quote(name): found.stats() for name, found in floats.items()}
         return rows, os.path.getsize(local_path), checksum, stats

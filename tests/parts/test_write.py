@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import hashlib
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -125,6 +127,18 @@ def test_a_full_disk_is_an_error_that_may_pass_also_at_the_last_bytes() -> None:
     rows = pa.table({"id": [1, 2, 3]})
     with pytest.raises(StoreUnavailable, match=r"'/dev/full' could not be written .*No space left"):
         write_tables([rows], rows.schema, [], 1000, cast("PartStorage", Full()))
+
+
+def test_a_disk_that_fills_in_the_midst_of_a_file_is_such_an_error_too(tmp_path: Path) -> None:
+    """By a limit of this process: the beginning of the file is written, and what comes after it is not."""
+    rows = pa.table({"id": range(8_000), "note": [hashlib.sha256(b"%d" % n).hexdigest() for n in range(8_000)]})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match=r"could not be written .*File too large.*; check the disk"):
+            write_tables([rows], rows.schema, [], 1 << 20, open_part_storage(str(tmp_path)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_rows_are_in_sort_key_order_with_nulls_first(tmp_path: Path) -> None:
