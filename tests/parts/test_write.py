@@ -131,7 +131,7 @@ def test_a_full_disk_is_an_error_that_may_pass_also_at_the_last_bytes() -> None:
 
 def test_a_disk_that_fills_in_the_midst_of_a_file_is_such_an_error_too(tmp_path: Path) -> None:
     """By a limit of this process: the beginning of the file is written, and what comes after it is not."""
-    rows = pa.table({"id": range(8_000), "note": [hashlib.sha256(b"%d" % n).hexdigest() for n in range(8_000)]})
+    rows = pa.table({"id": range(20_000), "note": [hashlib.sha256(b"%d" % n).hexdigest() for n in range(20_000)]})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
     try:
