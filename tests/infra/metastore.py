@@ -1,4 +1,4 @@
-"""A metastore of Hive, from the jars that PySpark brings, with its own database in its run folder."""
+"""A metastore of Hive, from the jars that PySpark brings. Its port is open to other machines while it runs."""
 
 from __future__ import annotations
 
