@@ -54,6 +54,7 @@ REAL = {
     "tests/service/test_processes.py": "a service that is killed",
     "tests/storage/test_engine.py": "a child that was forked",
     "tests/ui/live_page.py": "a browser",
+    "tests/verify/test_snapshot.py": "databases that go on beside their snapshot",
 }
 """Folders and files of which every wait is for something real."""
 

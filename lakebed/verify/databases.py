@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from lakebed.discovery import tables_below
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.health.sampler import quarantine_findings
 from lakebed.log.snapshot import Snapshot
+from lakebed.operations.references import hold
 from lakebed.pipeline.database.resnapshot import Asking
 from lakebed.pipeline.file.database_section import VerifySection
 from lakebed.pipeline.file.settings import DatabasePipeline
@@ -33,7 +35,7 @@ from lakebed.verify.proof import Found, Progress, Proof, no_progress
 from lakebed.verify.repair import repair
 from lakebed.verify.report import Outcome, TableReport, position_text
 from lakebed.verify.resending import Resending
-from lakebed.verify.source import Connector, Pace, SourceColumn, SourceDatabase
+from lakebed.verify.source import Connector, FrozenDatabase, Pace, SourceColumn, SourceDatabase
 from lakebed.verify.sources.reaching import Reaching
 
 _NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)')
@@ -64,11 +66,51 @@ class Databases:
         self._sleep = sleep
         self._pace = Pace(section.rows_per_second, sleep=sleep, closed_seconds=closed_seconds)
         self._database, self._connector = (self._of_mariadb if _is_of_mariadb(section.url) else self._of_postgres)()
+        self._frozen: FrozenDatabase | None = None
+        self._versions: dict[str, Snapshot | LakebedError] = {}  # the ones that are compared with it
+        self._holds = ExitStack()
 
     def close(self) -> None:
         """Let go of the database."""
+        self._holds.close()
         self._connector.close()
         self._database.close()
+
+    def freeze(self, tables: Mapping[str, str]) -> None:
+        """Compare these tables, by their names and roots, at one position: that of now.
+
+        Of each the first version is kept that is found to have everything up to it. Raises Retry, InvalidInput.
+        """
+        seconds = self._section.snapshot_minutes * 60
+        self._progress("waiting for a snapshot of the database", None, None)
+        self._frozen = frozen = self._database.frozen(seconds)
+        self._holds.callback(frozen.close)
+        for name, root in tables.items():
+            try:
+                internals = internals_of(open_table(root))
+                newest = internals.log.refresh()
+                if (topic := topic_of(newest)) is None or not newest.settings.keys:
+                    continue  # it will not be compared
+                self._progress(f"waiting for {name}", None, None)
+                snapshot = self._reaching(name, topic, internals).reach(frozen.position())
+                self._versions[name] = snapshot
+                written(root, partial(self._hold, internals, snapshot.version, seconds))
+            except LakebedError as error:
+                self._versions[name] = error
+
+    def _hold(self, internals: Internals, version: int, seconds: float) -> None:
+        self._holds.enter_context(hold(internals.log, version, seconds))
+
+    def _reaching(self, name: str, topic: str, internals: Internals) -> Reaching:
+        return Reaching(
+            table=name,
+            topic=topic,
+            connector=self._connector,
+            ends=_ends(self._kafka, topic),
+            newest=internals.log.refresh,
+            wait_seconds=self._section.wait_seconds,
+            sleep=self._sleep,
+        )
 
     def verify(self, name: str, root: str) -> TableReport:
         """Compare one table, and write what that has shown into its log. Raises Retry, InvalidInput, Corrupt, Contention."""
@@ -80,22 +122,24 @@ class Databases:
         shape = shape_of(self._database.columns(*source_of(snapshot, topic, name)), snapshot)
         if isinstance(shape, LeftOut):
             return left_out(name, shape.reason)
-        reaching = Reaching(
-            table=name,
-            topic=topic,
-            connector=self._connector,
-            ends=_ends(self._kafka, topic),
-            newest=internals.log.refresh,
-            wait_seconds=self._section.wait_seconds,
-            sleep=self._sleep,
-        )
+        reach = self._reaching(name, topic, internals).reach
         source = self._database.table(*source_of(snapshot, topic, name), shape)
-        with closing(LakeTable(internals, shape, reaching.reach)) as lake:
+        with closing(LakeTable(internals, shape, self._at_once(name, reach))) as lake:
             going_on = GoingOn(internals.log, shape)
-            proof = Proof(shape, source, lake, self._pace, progress=self._progress, checkpoint=going_on.take)
-            found = proof.run(*going_on.begin(snapshot))
+            frozen = self._frozen
+            proof = Proof(
+                shape,
+                source,
+                lake,
+                self._pace,
+                scan=frozen.table(*source_of(snapshot, topic, name), shape) if frozen else None,
+                progress=self._progress,
+                checkpoint=None if frozen else going_on.take,
+            )
+            began = going_on.begin(snapshot)
+            found = proof.run() if frozen else proof.run(*began)
             report = report_of(name, shape, found, lake.version, internals, going_on.seconds)
-            report = replace(report, log_files=self._database.log_files)
+            report = replace(report, log_files=self._database.log_files, is_of_snapshot=frozen is not None)
             if self._asking is not None and found.differing:
                 send = Resending(
                     asking=self._asking,
@@ -111,6 +155,19 @@ class Databases:
                 report = replace(report, outcome="differs" if repaired.left else "repaired", repaired=repaired)
             written(internals.path, lambda: note_verified(internals.log, verified_by(report)))
             return report
+
+    def _at_once(self, name: str, reach: Callable[[int], Snapshot]) -> Callable[[int], Snapshot]:
+        """The same as ``reach``, but for the position at which the database is frozen."""
+        frozen, known = self._frozen, self._versions.get(name)
+
+        def wait(position: int) -> Snapshot:
+            if frozen is None or position != frozen.position() or known is None:
+                return reach(position)
+            if isinstance(known, LakebedError):
+                raise known
+            return known
+
+        return wait
 
     def _of_postgres(self) -> tuple[SourceDatabase, Connector]:
         from lakebed.verify.sources.postgres import Database, SlotConnector
@@ -176,14 +233,18 @@ def verified(
     failed: Callable[[str, LakebedError], None] | None = None,
     *,
     repairs: bool = False,
+    at_once: bool = False,
 ) -> Iterator[TableReport]:
     """Compare tables, by default all; each report comes as soon as it is known.
 
     ``failed``: is told of a table that can't be compared, and the others are; without it the error is raised. ``repairs``:
-    whether what differs is mended.
+    whether what differs is mended. ``at_once``: whether all are compared at one position.
     """
+    tables = chosen_tables(pipeline, names)
     with closing(Databases(pipeline, progress, repairs=repairs)) as databases:
-        for name, root in chosen_tables(pipeline, names).items():
+        if at_once:
+            databases.freeze(tables)
+        for name, root in tables.items():
             try:
                 yield databases.verify(name, root)
             except LakebedError as error:
@@ -295,7 +356,7 @@ def source_name(text: str) -> tuple[str, str]:
 def verified_by(report: TableReport) -> Verified:
     """What a report says, for the table's log. Pure."""
     repaired = report.repaired
-    position = report.last_position if repaired is None else repaired.last_position
+    position = report.position if repaired is None else repaired.last_position
     return Verified(
         time_ms=report.time_ms or 0,
         outcome="differs" if report.outcome == "differs" else "unsettled" if report.unsettled else "equal",

@@ -8,6 +8,9 @@
 4. Keys that differ are compared in rounds (``comparing``), until each is known to be equal or different.
 5. The rows of those that differ are read as a whole, and the types' judges decide.
 
+With a *scan*, another reading of the source as it was at one position (``FrozenDatabase``), steps 1 to 3 are about that position;
+keys that differ may have changed since, so steps 4 and 5 read the source as it is.
+
 Where the two sides do not order keys alike, as texts of most collations, there are no tallies: all checksums are read, kept
 on local disk, and compared at the end (``_unordered``).
 
@@ -78,14 +81,17 @@ class Proof:
         lake: Lake,
         pace: Pace,
         *,
+        scan: Source | None = None,
         progress: Progress = no_progress,
         checkpoint: Checkpoint | None = None,
         bucket_rows: int = BUCKET_ROWS,
         group_buckets: int = GROUP_BUCKETS,
     ) -> None:
-        """``checkpoint``: is told up to which key all buckets are equal, after each group; see ``run``."""
+        """``scan``: the source as it was at one position; ``checkpoint``: is told up to which key all buckets are equal, after
+        each group; see ``run``."""
         self._shape = shape
         self._source = source
+        self._scan = scan or source
         self._lake = lake
         self._pace = pace
         self._progress = progress
@@ -99,7 +105,7 @@ class Proof:
 
         ``after``, ``found``: what an earlier run has told ``checkpoint`` last; this one goes on from there.
         """
-        self.found = found or Found(first_position=self._source.position())
+        self.found = found or Found(first_position=self._scan.position())
         if self._shape.is_ordered:
             for group in self._groups(after):
                 self._group(group)
@@ -130,14 +136,14 @@ class Proof:
 
     def _spans(self, after: Key | None = None) -> Iterator[Span]:
         while True:
-            upto = self._source.bound(after, self._bucket_rows)
+            upto = self._scan.bound(after, self._bucket_rows)
             yield Span(after=after, upto=upto)
             if upto is None:
                 return
             after = upto
 
     def _tallied(self, span: Span) -> Tally:
-        tally = self._source.tally(span)
+        tally = self._scan.tally(span)
         self._pace.took(tally.rows)
         self.found.rows += tally
         self._progress("rows", self.found.rows.rows, None)
@@ -145,7 +151,7 @@ class Proof:
         return tally
 
     def _group(self, group: dict[Span, Tally]) -> None:
-        self._reach()
+        self._reach(self._scan)
         differing = differing_spans(group, self._lake.tallies(list(group)))
         self.found.differing_buckets += len(differing)
         if differing:
@@ -162,7 +168,7 @@ class Proof:
 
     def _keep(self, span: Span) -> Tally:
         tally = Tally()
-        for rows in self._source.checksums(span):
+        for rows in self._scan.checksums(span):
             self._pace.took(len(rows))
             self._lake.keep(rows)
             tally += Tally(rows=len(rows), sum=sum(rows.column("h").to_pylist()))
@@ -170,7 +176,7 @@ class Proof:
 
     def _keys(self, spans: Sequence[Span] | None) -> None:
         """Steps 3 to 5, of what was kept."""
-        self._reach()
+        self._reach(self._scan)
         count = self._lake.differing(spans)
         self.found.keys += count
         while not self.found.is_cut and (keys := self._lake.next_keys(KEYS_AT_ONCE)):
@@ -193,7 +199,7 @@ class Proof:
             self._progress("keys compared again", len(pending), None)
             before = self._source.states(pending)
             self._pace.took(len(pending))
-            self._reach()
+            self._reach(self._source)
             lake = self._lake.states(pending)
             rounds.take(before, lake, self._source.states(pending))
             self._pace.took(len(pending))
@@ -226,8 +232,8 @@ class Proof:
         self.found.is_cut = self.found.differing_keys >= DIFFERENCES_MAX
         return changed
 
-    def _reach(self) -> None:
-        position = self._source.position()
+    def _reach(self, source: Source) -> None:
+        position = source.position()
         self._progress("waiting for the table", None, None)
         self._lake.reach(position)
         self.found.last_position = position

@@ -49,11 +49,17 @@ class TableReport:
     quarantined: int = 0  # records of the table that could not become rows
     first_position: int | None = None
     last_position: int | None = None
+    is_of_snapshot: bool = False  # whether all rows were read of the source as it was at the first position
     log_files: str = ""  # what the names of the files of the source's log begin with; empty if it is one of bytes
     time_ms: int | None = None  # when it ended, epoch milliseconds
     seconds: float = 0.0
     digest: str = ""  # the count of the rows and the sum of their checksums, as they were read
     repaired: Repaired | None = None
+
+    @property
+    def position(self) -> int | None:
+        """What the outcome is true of."""
+        return self.first_position if self.is_of_snapshot else self.last_position
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -75,7 +81,8 @@ def lines(report: TableReport) -> Iterator[str]:
     if report.outcome == "left out":
         yield f"{report.table}: not compared: {report.reason}"
         return
-    at = f" at {position_text(report.last_position, report.log_files)}" if report.last_position is not None else ""
+    at = f" at {position_text(report.position, report.log_files)}" if report.position is not None else ""
+    at = f" as it was{at}" if report.is_of_snapshot else at
     differ = "differed" if report.outcome == "repaired" else "differs" if report.differences == 1 else "differ"
     differing = f"{_counted(report.differences, 'key')} {differ} from {report.source}{at}"
     words = {
@@ -85,6 +92,8 @@ def lines(report: TableReport) -> Iterator[str]:
         "unsettled": f"{report.unsettled:,} keys changed all the time and were not compared; all others are equal{at}",
     }
     again = f", {_counted(report.keys, 'key')} compared again" if report.keys else ""
+    if again and report.is_of_snapshot:
+        again += f" at {position_text(report.last_position, report.log_files)}"
     version = f"version {report.version}, " if report.version is not None else ""
     read = f"{_counted(report.rows, 'row')} in {_counted(report.buckets, 'bucket')}"
     yield f"{report.table}: {words[report.outcome]}"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from lakebed.errors import InvalidInput
 from lakebed.verify.canonical import LeftOut, Rule, Shape
 from lakebed.verify.comparing import Key, Row, Span, States, Tally
 
@@ -77,6 +78,29 @@ class SourceDatabase(Protocol):
         ...
 
     def table(self, schema: str, table: str, shape: Shape) -> SourceTable:
+        """One of its tables."""
+        ...
+
+    def frozen(self, seconds_max: float) -> FrozenDatabase:
+        """All of it as it is now, read in one transaction, which ends after so many seconds."""
+        ...
+
+
+class FrozenDatabase(Protocol):
+    """A database as it was at one position: its transactions below it, and no other. Its tables' position is that one.
+
+    A method raises Retry if it does not answer, InvalidInput if it refuses, or if the time is over.
+    """
+
+    def close(self) -> None:
+        """End the transaction."""
+        ...
+
+    def position(self) -> int:
+        """The position."""
+        ...
+
+    def table(self, schema: str, table: str, shape: Shape) -> Source:
         """One of its tables."""
         ...
 
@@ -153,6 +177,26 @@ def kept_rows(found: Sequence[Sequence[Any]], width: int) -> pa.Table:
     columns = list(zip(*found, strict=True)) if found else [()] * (width + 1)
     arrays = [pa.array(column, pa.string()) for column in columns[:-1]]
     return pa.table([*arrays, pa.array(columns[-1], pa.int64())], [*(f"k{at}" for at in range(width)), "h"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Limit:
+    """How long a snapshot of a database may be read."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    began: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def require_time(self) -> None:
+        """Raises InvalidInput if the time is over."""
+        if self.clock() - self.began > self.seconds:
+            raise InvalidInput(
+                f"the snapshot was open for {self.seconds / 60:g} minutes, the limit, and is not read any more: raise "
+                "database.verify.snapshot_minutes or rows_per_second, or name fewer tables"
+            )
 
 
 @dataclass(slots=True)

@@ -30,10 +30,14 @@ def world_of(seed: int) -> World:
     return world
 
 
-def compared(world: World, *, ordered: bool = True) -> Found:
-    return Proof(
-        shape(ordered=ordered), MemorySource(world), MemoryLake(world), FAST, bucket_rows=7, group_buckets=3
-    ).run()
+def compared(world: World, *, ordered: bool = True, scan: MemorySource | None = None) -> Found:
+    source, lake = MemorySource(world), MemoryLake(world)
+    return Proof(shape(ordered=ordered), source, lake, FAST, scan=scan, bucket_rows=7, group_buckets=3).run()
+
+
+def frozen(world: World) -> MemorySource:
+    """The source as it is now, while the world goes on."""
+    return MemorySource(replace(world, log=list(world.log), rows=dict(world.rows), before=lambda: world.before()))
 
 
 def plant(world: World) -> dict[str, str]:
@@ -70,6 +74,18 @@ def test_each_planted_difference_is_found_and_nothing_else(seed: int, ordered: b
     assert {one.key["id"]: one.kind for one in found.differences} == planted
     assert found.differing_keys == len(planted)
     assert found.unsettled == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_at_one_position_is_compared_with_what_came_since(seed: int, ordered: bool) -> None:
+    world = world_of(seed)
+    planted = plant(world)
+    goes_on(world, 0.8)
+    whole = compared(frozen(world).world)
+    found = compared(world, ordered=ordered, scan=frozen(world))
+    assert {one.key["id"]: one.kind for one in found.differences} == planted
+    assert (found.rows, found.first_position, found.unsettled) == (whole.rows, 150, [])
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -47,6 +47,11 @@ def add_to(commands: Commands) -> None:
         help="compare each table again and again, until Ctrl-C or SIGTERM (database.verify.every_hours, between)",
     )
     verify.add_argument(
+        "--snapshot",
+        action="store_true",
+        help="compare all tables with the database as it was at one position, read in one transaction",
+    )
+    verify.add_argument(
         "--topics",
         action="store_true",
         help="ask no database: compare with the records of the tables' topics, which are read once more",
@@ -75,13 +80,17 @@ def _verify(options: argparse.Namespace) -> int:
     if options.key and not options.against:
         raise InvalidInput("--key is for --against; rows of a database have the keys of their table")
     if options.of_itself or options.against:
-        if options.repair or options.continuous or options.topics:
-            raise InvalidInput("--repair, --continuous and --topics are for a database; give its pipeline file alone")
+        if options.repair or options.continuous or options.snapshot or options.topics:
+            raise InvalidInput(
+                "--repair, --continuous, --snapshot and --topics are for a database; give its pipeline file alone"
+            )
         if options.tables:
             raise InvalidInput(f"{options.tables[0]!r} is one argument too many: --self and --against take one path")
         return _of_itself(options) if options.of_itself else _against(options)
-    if options.topics and (options.repair or options.continuous):
-        raise InvalidInput("--topics asks no database, and --repair and --continuous need one")
+    if options.topics and (options.repair or options.continuous or options.snapshot):
+        raise InvalidInput("--topics asks no database, and --repair, --continuous and --snapshot need one")
+    if options.snapshot and options.continuous:
+        raise InvalidInput("give --snapshot or --continuous, not both: no snapshot is held for days")
     return _with_database(options)
 
 
@@ -122,7 +131,9 @@ def _with_database(options: argparse.Namespace) -> int:
             reports = (
                 verified_by_topics(pipeline, options.tables, report, failed)
                 if options.topics
-                else verified(pipeline, options.tables, report, failed, repairs=options.repair)
+                else verified(
+                    pipeline, options.tables, report, failed, repairs=options.repair, at_once=options.snapshot
+                )
             )
             for found in reports:
                 _print(found, options)

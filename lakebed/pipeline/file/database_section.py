@@ -119,6 +119,7 @@ class VerifySection:
     """MariaDB and MySQL: the connector's name; None: the only one that has stored offsets with the topics' prefix."""
     rows_per_second: float = 50_000.0  # that are read of the database, at most
     wait_seconds: float = 300.0  # how long a table may be behind what was read
+    snapshot_minutes: float = 60.0  # with --snapshot: how long the database may be held at one position
     every_hours: float = 24.0  # with --continuous: how long after a comparison of a table the next one begins
     between: str | None = None
     """With ``--continuous``: when the database may be read, in UTC, such as ``22:00-06:00``; None: at any time."""
@@ -214,12 +215,16 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
     for name in ("puts", "gets"):
         if getattr(section.prices, name) < 0:
             yield document.error(document.at("database", "prices", name), "a price must be at least 0")
-    if section.verify is not None and section.verify.rows_per_second <= 0:
-        yield document.error(document.at("database", "verify", "rows_per_second"), "it must be above 0")
-    if section.verify is not None and section.verify.wait_seconds < 0:
-        yield document.error(document.at("database", "verify", "wait_seconds"), "it must be at least 0")
-    if section.verify is not None and section.verify.every_hours < 0:
-        yield document.error(document.at("database", "verify", "every_hours"), "it must be at least 0")
+    for name, is_above in (
+        ("rows_per_second", True),
+        ("snapshot_minutes", True),
+        ("wait_seconds", False),
+        ("every_hours", False),
+    ):
+        if section.verify is None or (given := getattr(section.verify, name)) > 0 or (given == 0 and not is_above):
+            continue
+        text = "it must be above 0" if is_above else "it must be at least 0"
+        yield document.error(document.at("database", "verify", name), text)
     if section.verify is not None and section.verify.between is not None and hours_of(section.verify.between) is None:
         text = "it must be two times of day in UTC, such as '22:00-06:00'"
         yield document.error(document.at("database", "verify", "between"), text)

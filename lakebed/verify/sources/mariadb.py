@@ -9,11 +9,15 @@ difference (``comparing.STANDS_UNMARKED``).
 
 The session reads only, in UTC, in utf8mb4. It has no snapshot between statements, so it holds back no purge.
 
+``FrozenDatabase`` is the other way: one transaction, with a snapshot that InnoDB and the binary log make together, so it has
+exactly the transactions below a position that MariaDB tells. Nothing is locked for it.
+
 MySQL differs in a few names of settings. Nobody has tried it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +30,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
 from lakebed.quoting import quote_for_spark as quote
 from lakebed.verify.canonical import MARIADB, OfKey, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
-from lakebed.verify.source import SourceColumn, by_key, kept_rows
+from lakebed.verify.source import Limit, SourceColumn, by_key, kept_rows
 from lakebed.verify.sources.types_of_mariadb import MariaDbType
 
 if TYPE_CHECKING:
@@ -50,8 +54,12 @@ _OF_MARIADB = (
 _OF_MYSQL = (f"set session max_execution_time = {STATEMENT_SECONDS_MAX * 1000}",)
 _TLS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
 _KEYS_AT_ONCE = 500
-_PASSING = frozenset([1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1927, 1969, 3024, 4031])
-"""Errors of the server that may pass: too many connections, shut down, lost, killed, or too slow."""
+_ENGINES = ("innodb", "rocksdb")
+_PASSING = frozenset(
+    [1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1412, 1927, 1969, 3024, 4031]
+)
+"""Errors of the server that may pass: too many connections, shut down, lost, killed, altered since a
+snapshot, or too slow."""
 _SLOW = frozenset([1205, 1317, 1969, 3024])
 _CLIENT_ERRORS = range(2000, 3000)
 _BYTE_ORDERS = ("binary", "utf8mb4_nopad_bin", "utf8mb3_nopad_bin", "utf8_nopad_bin", "utf8mb4_0900_bin")
@@ -69,7 +77,7 @@ class Database:
             import pymysql
         except ImportError:
             raise MissingPrerequisite("verify needs PyMySQL: pip install 'lakebed[verify]'") from None
-        arguments = arguments_of(url)
+        self._url, arguments = url, arguments_of(url)
         self._connection: pymysql.Connection[Any] = _asked(lambda: pymysql.connect(**arguments), connects=True)
         self.log_files = ""  # what the names of the binary log's files begin with
         self._transactions: dict[tuple[str, str], int] = {}
@@ -182,6 +190,56 @@ class Database:
     def table(self, schema: str, table: str, shape: Shape) -> MariaDbTable:
         """One of its tables, as a source."""
         return MariaDbTable(self, schema, table, shape)
+
+    def frozen(self, seconds_max: float) -> FrozenDatabase:
+        """All of it as it is now. Raises InvalidInput if no snapshot has a position, Retry."""
+        self.position()  # so that this one knows the names of its log's files, too
+        return FrozenDatabase(self._url, seconds_max)
+
+
+class FrozenDatabase(Database):
+    """The database as it was at one position. See ``source.FrozenDatabase``."""
+
+    _limit: Limit | None = None  # until the transaction has begun
+
+    def __init__(self, url: str, seconds_max: float) -> None:
+        """Raises InvalidInput, Retry."""
+        super().__init__(url)
+        try:
+            if not self.is_mariadb:
+                raise InvalidInput("MySQL does not tell at which position a snapshot is; compare without --snapshot")
+            self.all("set session transaction isolation level repeatable read")
+            self.all(f"set session idle_transaction_timeout = {math.ceil(seconds_max)}")
+            self.all("start transaction with consistent snapshot, read only")
+            found = {name.lower(): value for name, value in self.all("show status like 'binlog_snapshot_%'")}
+            file, place = str(found.get("binlog_snapshot_file")), found.get("binlog_snapshot_position")
+            position = binlog_position(int(place or 0), file)
+            if position is None:
+                raise InvalidInput(
+                    "the database does not tell at which position a snapshot is: it writes no binary log"
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._position, self._limit = position, Limit(seconds=seconds_max)
+
+    def position(self) -> int:
+        """Where the binary log was."""
+        return self._position
+
+    def all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """See ``Database``."""
+        if self._limit is not None:
+            self._limit.require_time()
+        return super().all(query, values)
+
+    def table(self, schema: str, table: str, shape: Shape) -> MariaDbTable:
+        """One of its tables. Raises InvalidInput if its engine has no snapshots."""
+        which = f"where table_schema = {GIVEN} and table_name = {GIVEN}"
+        for (engine,) in self.all(f"select engine from information_schema.tables {which}", [schema, table]):
+            if str(engine).lower() not in _ENGINES:
+                raise InvalidInput(f"{schema}.{table} has the engine {engine}, which has no snapshots; leave it out")
+        return super().table(schema, table, shape)
 
 
 _EVENTS_MAX = 200

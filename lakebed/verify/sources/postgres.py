@@ -5,21 +5,28 @@ so whatever a statement has read was committed below the position that is taken 
 transaction that wrote it.
 
 The session reads only, in UTC; it has no snapshot between statements, so it holds back neither vacuum nor a slot.
+
+``FrozenDatabase`` is the other way: one transaction, with the snapshot that a temporary slot for logical decoding exports. It has
+exactly the transactions that committed below the slot's consistent point, which are those that a connector has sent when its own
+slot is there. The slot is gone as soon as the transaction has the snapshot, and with its connection whatever happens.
 """
 
 from __future__ import annotations
 
+import math
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
 from lakebed.quoting import quote
 from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
-from lakebed.verify.source import SourceColumn, by_key, kept_rows
+from lakebed.verify.source import Limit, SourceColumn, by_key, kept_rows
 from lakebed.verify.sources.types_of_postgres import SourceType
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 STATEMENT_SECONDS_MAX = 120
 _CONNECT_SECONDS = 15
+_TRANSACTIONS_SECONDS_MAX = 60  # how long a snapshot waits for transactions that run
 _SETTINGS = {
     "timezone": "UTC",
     "datestyle": "ISO",
@@ -42,6 +50,11 @@ _SETTINGS = {
     "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
+}
+_CONNECTION: dict[str, Any] = {
+    "autocommit": True,
+    "connect_timeout": _CONNECT_SECONDS,
+    "application_name": "lakebed verify",
 }
 _BYTE_ORDERS = ("C", "POSIX", "C.UTF-8", "C.utf8")
 _REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password", "permission denied")
@@ -61,14 +74,9 @@ class Database:
             import psycopg
         except ImportError:
             raise MissingPrerequisite("verify needs psycopg: pip install 'lakebed[verify]'") from None
+        self._url = url
         self._connection: psycopg.Connection[tuple[Any, ...]] = _connected(
-            lambda: psycopg.connect(
-                url,
-                autocommit=True,
-                connect_timeout=_CONNECT_SECONDS,
-                options=_options(url),
-                application_name="lakebed verify",
-            )
+            lambda: psycopg.connect(url, options=_options(url), **_CONNECTION)
         )
         [(encoding,)] = self.all("show server_encoding")
         if encoding != "UTF8":
@@ -100,7 +108,7 @@ class Database:
         """The slots of this database for logical decoding, by name: up to where their readers have everything."""
         found = self.all(
             "select slot_name, (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots "
-            "where slot_type = 'logical' and database = current_database() and confirmed_flush_lsn is not null"
+            "where slot_type = 'logical' and not temporary and database = current_database() and confirmed_flush_lsn is not null"
         )
         return {str(name): int(at) for name, at in found}
 
@@ -138,6 +146,10 @@ class Database:
         """One of its tables, as a source."""
         return PostgresTable(self, schema, table, shape)
 
+    def frozen(self, seconds_max: float) -> FrozenDatabase:
+        """All of it as it is now. Raises InvalidInput if the user may not have a slot or there is none left, Retry."""
+        return FrozenDatabase(self._url, seconds_max)
+
     def _types(self, wanted: set[int]) -> dict[int, tuple[Any, ...]]:
         """What ``pg_type`` says of types, of what they are based on and of their elements."""
         known: dict[int, tuple[Any, ...]] = {}
@@ -163,6 +175,90 @@ def _type_of(types: Mapping[int, tuple[Any, ...]], oid: int, modifier: int, by_b
     return SourceType(
         name=name, modifier=modifier, kind=kind, written=written, element=inner, is_ordered_by_bytes=by_bytes
     )
+
+
+class FrozenDatabase(Database):
+    """The database as it was at one position. See ``source.FrozenDatabase``."""
+
+    _limit: Limit | None = None  # until the transaction has its snapshot
+
+    def __init__(self, url: str, seconds_max: float) -> None:
+        """Raises InvalidInput, Retry."""
+        super().__init__(url)
+        try:
+            with closing(_replication(url)) as replication:
+                self._position, name = _exported(replication)
+                self._run(f"set idle_in_transaction_session_timeout = '{math.ceil(seconds_max)}s'")
+                self._run("begin isolation level repeatable read read only")
+                self._run(f"set transaction snapshot {_constant(name)}")
+        except BaseException:
+            self.close()
+            raise
+        self._limit = Limit(seconds=seconds_max)
+
+    def position(self) -> int:
+        """The slot's consistent point."""
+        return self._position
+
+    def all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """See ``Database``. A statement that fails does not end the transaction."""
+        if self._limit is None:
+            return super().all(query, values)
+        self._limit.require_time()
+        return _asked(lambda: self._saved(query, values))
+
+    def _saved(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._connection.transaction():  # a savepoint, as there is one already
+            return super().all(query, values)
+
+    def _run(self, statement: str) -> None:
+        _asked(lambda: self._connection.execute(statement.encode()))
+
+
+def _replication(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection that takes commands of replication. Raises InvalidInput, Retry."""
+    import psycopg
+
+    options = f"{_options(url)} -c lock_timeout={_TRANSACTIONS_SECONDS_MAX}s"
+    try:
+        return _connected(lambda: psycopg.connect(url, options=options, replication="database", **_CONNECTION))
+    except LakebedError as error:
+        if "max_wal_senders" in str(error):
+            raise InvalidInput(
+                "a snapshot needs a connection for replication, and all of the database's are in use; raise max_wal_senders"
+            ) from None
+        if "wal sender" in str(error).lower() or "walsender" in str(error):
+            raise InvalidInput(
+                "a snapshot needs a user that may make a replication slot: alter role NAME replication; without --snapshot "
+                "tables are compared without a slot"
+            ) from None
+        raise
+
+
+def _exported(replication: psycopg.Connection[tuple[Any, ...]]) -> tuple[int, str]:
+    """The position and the name of a snapshot, which is there as long as the connection. Raises InvalidInput, Retry."""
+    import psycopg
+
+    slot = f"lakebed_verify_{uuid.uuid4().hex}"
+    command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+    try:
+        [(_, point, name, _)] = replication.execute(command.encode()).fetchall()
+    except psycopg.errors.ConfigurationLimitExceeded:
+        raise InvalidInput(
+            "a snapshot needs a replication slot for a moment, and all of the database's are in use; raise "
+            "max_replication_slots, or drop a slot that nobody reads"
+        ) from None
+    except psycopg.errors.LockNotAvailable:
+        raise Retry(
+            f"a snapshot waits until the transactions that run have ended, and one goes on for more than "
+            f"{_TRANSACTIONS_SECONDS_MAX} seconds (pg_stat_activity)"
+        ) from None
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise InvalidInput(f"the database can't make a snapshot: {_first_line(error)}") from None
+    except psycopg.Error as error:
+        raise Retry(f"the database made no snapshot: {_first_line(error)}") from None
+    high, _, low = str(point).partition("/")
+    return (int(high, 16) << 32) + int(low, 16), str(name)
 
 
 class SlotConnector:
