@@ -119,25 +119,25 @@ class Databases:
         topic = topic_of(snapshot)
         if topic is None:
             return left_out(name, "it has not read one topic, so what it has to have is not known")
-        shape = shape_of(self._database.columns(*source_of(snapshot, topic, name)), snapshot)
+        names = source_of(snapshot, topic, name)
+        shape = shape_of(self._database.columns(*names), snapshot)
         if isinstance(shape, LeftOut):
             return left_out(name, shape.reason)
         reach = self._reaching(name, topic, internals).reach
-        source = self._database.table(*source_of(snapshot, topic, name), shape)
+        source = self._database.table(*names, shape)
+        frozen = self._frozen
+        going_on = GoingOn(internals.log, shape, repr((self._database.name(), *names)), is_on=frozen is None)
         with closing(LakeTable(internals, shape, self._at_once(name, reach))) as lake:
-            going_on = GoingOn(internals.log, shape)
-            frozen = self._frozen
             proof = Proof(
                 shape,
                 source,
                 lake,
                 self._pace,
-                scan=frozen.table(*source_of(snapshot, topic, name), shape) if frozen else None,
+                scan=frozen.table(*names, shape) if frozen else None,
                 progress=self._progress,
-                checkpoint=None if frozen else going_on.take,
+                checkpoint=going_on.take,
             )
-            began = going_on.begin(snapshot)
-            found = proof.run() if frozen else proof.run(*began)
+            found = proof.run(*going_on.begin(snapshot))
             report = report_of(name, shape, found, lake.version, internals, going_on.seconds)
             report = replace(report, log_files=self._database.log_files, is_of_snapshot=frozen is not None)
             if self._asking is not None and found.differing:

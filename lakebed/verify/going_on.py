@@ -2,8 +2,8 @@
 
 Each group of buckets is compared at a position of its own anyway (``proof``), so rows that were equal some days ago and rows that
 are compared now make one proof as well: of what a pipeline makes of changes, not of rows that people change in the table behind
-it. It begins again if something differed, if what is compared has changed since, if the table was restored
-(``operations.restore``), or if it stopped more than ``DAYS_MAX`` days ago.
+it. It begins again if something differed, if what is compared has changed since or is of another database, if the table was
+restored (``operations.restore``), or if it stopped more than ``DAYS_MAX`` days ago.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _logger = logging.getLogger("lakebed.verify")
 
 @dataclass(slots=True)
 class GoingOn:
-    """Of one comparison of one table."""
+    """Of one comparison of one table. ``source``: the table that it is compared with, and its database; ``is_on``: False if it
+    always begins at the beginning."""
 
     log: TableLog
     shape: Shape
+    source: str
+    is_on: bool = True
     clock: Callable[[], float] = time.monotonic
     _began: float = 0.0
     _earlier_seconds: float = 0.0
@@ -43,7 +46,7 @@ class GoingOn:
         self._began = self._saved = self.clock()
         earlier = verifying_of(snapshot)
         is_old = earlier is not None and self.log.now_ms() - earlier.time_ms > DAYS_MAX * _DAY_MS
-        if earlier is None or is_old or earlier.shape != _digest(self.shape):
+        if not self.is_on or earlier is None or is_old or earlier.shape != self._digest():
             return None, None
         self._earlier_seconds = earlier.seconds
         rows = Tally(rows=earlier.rows, sum=int(earlier.sum))
@@ -56,12 +59,12 @@ class GoingOn:
 
     def take(self, after: Key, found: Found) -> None:
         """All rows up to a key are equal. It is written down, but not more often than every ``SAVE_SECONDS``."""
-        if self.clock() - self._saved < SAVE_SECONDS:
+        if not self.is_on or self.clock() - self._saved < SAVE_SECONDS:
             return
         self._saved = self.clock()
         now = Verifying(
             time_ms=self.log.now_ms(),
-            shape=_digest(self.shape),
+            shape=self._digest(),
             after=tuple(after),
             rows=found.rows.rows,
             sum=str(found.rows.sum),
@@ -71,6 +74,12 @@ class GoingOn:
         )
         written(self.log.root, lambda: note_verifying(self.log, now))
 
+    def _digest(self) -> str:
+        """Of all that decides what is compared, and how."""
+        columns = [(one.name, one.source_name, one.kind, one.rule.source, one.rule.lake) for one in self.shape.columns]
+        text = repr((self.source, [one.name for one in self.shape.keys], columns, self.shape.is_ordered))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
 
 def written(root: str, write: Callable[[], None]) -> None:
     """Write into a table what a comparison has shown. It goes on without what can't be written."""
@@ -78,10 +87,3 @@ def written(root: str, write: Callable[[], None]) -> None:
         write()
     except LakebedError as error:
         _logger.warning("what a comparison has shown can't be written into %s: %s", root, error)
-
-
-def _digest(shape: Shape) -> str:
-    """Of all that decides what is compared, and how."""
-    columns = [(one.name, one.source_name, one.kind, one.rule.source, one.rule.lake) for one in shape.columns]
-    text = repr(([one.name for one in shape.keys], columns, shape.is_ordered))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

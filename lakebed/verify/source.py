@@ -73,6 +73,10 @@ class SourceDatabase(Protocol):
         """Let go of it."""
         ...
 
+    def name(self) -> str:
+        """What no other database has, as far as databases tell."""
+        ...
+
     def columns(self, schema: str, table: str) -> Sequence[SourceColumn]:
         """The columns of a table, in their order. Raises InvalidInput if it is not there."""
         ...

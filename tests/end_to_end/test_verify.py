@@ -87,7 +87,8 @@ def busy(postgres: PostgresServer, followed: Followed) -> Iterator[None]:
     def step(number: int) -> None:
         postgres.sql(
             f"update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {20 + number % 30}; "
-            f"delete from plain where id = {1500 + number}; insert into plain values ({9000 + number}, 'new') on conflict do nothing;"
+            f"delete from plain where id = {1500 + number}; insert into plain values ({9000 + number}, 'new') "
+            "on conflict do nothing; "
             f"update lines set what = '{number}' where line % 9 = {number % 9}; update people set city = '{number}' "
             f"where name like '%{number % 10}'",
             NAME,

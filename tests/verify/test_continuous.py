@@ -32,6 +32,7 @@ from tests.verify.memory import MemoryLake, MemorySource, World, shape
 pytestmark = pytest.mark.usefixtures("own_cache")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 FAST = Pace(float("inf"))
+SHOP = "the database of a shop"
 
 
 @pytest.fixture
@@ -70,10 +71,10 @@ def stopped_after(world: World, going_on: GoingOn, clock: Clock, tables: int) ->
 
 def test_a_comparison_that_was_stopped_goes_on_after_the_last_key_that_it_wrote_down(table: lakebed.Table) -> None:
     world, clock, log = world_of(100), Clock(), log_of(table)
-    going_on = GoingOn(log, shape(), clock)
+    going_on = GoingOn(log, shape(), SHOP, clock=clock)
     assert going_on.begin(log.refresh()) == (None, None)
     stopped_after(world, going_on, clock, 3)
-    after, found = GoingOn(log, shape(), clock).begin(log.refresh())
+    after, found = GoingOn(log, shape(), SHOP, clock=clock).begin(log.refresh())
     assert after == ("29",) and found is not None and (found.rows.rows, found.buckets) == (30, 6)
     source = MemorySource(world)
     found = Proof(shape(), source, MemoryLake(world), FAST, bucket_rows=5, group_buckets=2).run(after, found)
@@ -85,15 +86,17 @@ def test_a_comparison_begins_again_if_what_is_compared_has_changed_or_it_stopped
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, clock, log = world_of(100), Clock(), log_of(table)
-    going_on = GoingOn(log, shape(), clock)
+    going_on = GoingOn(log, shape(), SHOP, clock=clock)
     going_on.begin(log.refresh())
     stopped_after(world, going_on, clock, 2)
     snapshot = log.refresh()
-    assert GoingOn(log, shape(ordered=False), clock).begin(snapshot) == (None, None)
-    assert GoingOn(log, shape(), clock).begin(snapshot)[0] == ("19",)
+    assert GoingOn(log, shape(ordered=False), SHOP, clock=clock).begin(snapshot) == (None, None)
+    assert GoingOn(log, shape(), "another shop", clock=clock).begin(snapshot) == (None, None)
+    assert GoingOn(log, shape(), SHOP, is_on=False, clock=clock).begin(snapshot) == (None, None)
+    assert GoingOn(log, shape(), SHOP, clock=clock).begin(snapshot)[0] == ("19",)
     later_ms = log.now_ms() + (DAYS_MAX + 1) * 86_400_000
     monkeypatch.setattr(TableLog, "now_ms", lambda log: later_ms)
-    assert GoingOn(log, shape(), clock).begin(snapshot) == (None, None)
+    assert GoingOn(log, shape(), SHOP, clock=clock).begin(snapshot) == (None, None)
 
 
 def test_a_comparison_begins_again_after_a_restore(table: lakebed.Table) -> None:
@@ -101,11 +104,11 @@ def test_a_comparison_begins_again_after_a_restore(table: lakebed.Table) -> None
     table.apply([{"id": 1, "v": "a"}])
     before = table.version
     table.apply([{"id": 1, "v": "b"}])
-    going_on = GoingOn(log, shape(), clock)
+    going_on = GoingOn(log, shape(), SHOP, clock=clock)
     going_on.begin(log.refresh())
     stopped_after(world, going_on, clock, 2)
     table.restore(before)
-    assert GoingOn(log, shape(), clock).begin(log.refresh()) == (None, None)
+    assert GoingOn(log, shape(), SHOP, clock=clock).begin(log.refresh()) == (None, None)
 
 
 def test_nothing_is_written_down_once_a_row_differs(table: lakebed.Table) -> None:
@@ -121,7 +124,7 @@ def test_nothing_is_written_down_once_a_row_differs(table: lakebed.Table) -> Non
 
 def test_what_a_comparison_has_shown_is_in_the_log_and_ends_what_was_under_way(table: lakebed.Table) -> None:
     world, clock, log = world_of(40), Clock(), log_of(table)
-    going_on = GoingOn(log, shape(), clock)
+    going_on = GoingOn(log, shape(), SHOP, clock=clock)
     going_on.begin(log.refresh())
     stopped_after(world, going_on, clock, 2)
     assert verifying_of(log.refresh()) is not None

@@ -195,6 +195,11 @@ def test_what_a_database_lacks_is_said_in_one_sentence(server: PostgresServer) -
         pytest.raises(InvalidInput, match="needs a user that may make a replication slot: alter role NAME replication"),
     ):
         live.frozen(60)
+    with (
+        closing(of_postgres.Database(url(server, "plain"))) as live,
+        closing(of_postgres.Database(url(server))) as other,
+    ):
+        assert live.name() == other.name(), "anybody may ask for it"
     used = [f"used_{number}" for number in range(int(server.sql("show max_replication_slots")[0][0]))]
     try:
         free = len(used) - int(server.sql("select count(*) from pg_replication_slots")[0][0])

@@ -165,6 +165,11 @@ class Database:
 
     # -- Tables ----------------------------------------------------------------------------------------------------------
 
+    def name(self) -> str:
+        """See ``SourceDatabase``."""
+        [names] = self.all("select @@hostname, @@port, @@server_id")
+        return repr(names)
+
     def columns(self, schema: str, table: str) -> list[SourceColumn]:
         """The columns of a table, in their order; generated ones too, which Debezium sends as the others.
 

@@ -116,6 +116,11 @@ class Database:
         """Write an empty message into the log, so that a slot's reader has something to confirm on a quiet database."""
         self.all("select pg_logical_emit_message(false, 'lakebed.verify', '')")
 
+    def name(self) -> str:
+        """See ``SourceDatabase``: a copy of all its files has the same one."""
+        [(name,)] = self.all("select system_identifier || ':' || current_database() from pg_control_system()")
+        return str(name)
+
     def columns(self, schema: str, table: str) -> list[SourceColumn]:
         """The columns of a table, in their order. Raises InvalidInput if it is not there."""
         found = self.all(
