@@ -226,6 +226,9 @@ class DecoderSchema:
     """Columns of the table that records do not fill; their fields of these names are left out."""
     twins: frozenset[str] = frozenset()
     """Names of fields that differ from a column's by case alone, where another field has the column."""
+    counts_rows: bool = True
+    """Whether the table counts the rows of a key while a transaction moves some (``parts.key_moves``); one whose rows come of
+    several changes each does not."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     """The column by each other name under which records may have its values."""
     _names: frozenset[str] = field(init=False, compare=False, default=frozenset())

@@ -26,6 +26,7 @@ from lakebed.decode.debezium.changes import unlikely_remarks_of
 from lakebed.decode.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.decode.debezium.record import Event
 from lakebed.decode.decoder import Decoded, DecoderSchema
+from lakebed.decode.earlier_rows import EarlierRow
 from lakebed.decode.json.columns import (
     MISSES,
     ColumnReader,
@@ -40,7 +41,6 @@ from lakebed.decode.json.connect_types import PLAIN, LogicalType, envelope_of, f
 from lakebed.decode.json.objects import ObjectParser, Parsed
 from lakebed.decode.json.text import Unreadable, parse, shown
 from lakebed.decode.json.values import JsonOptions, unlikely
-from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import DELETE_VALUES, Operations, kafka_metadata, metadata_path, text_of
 from lakebed.decode.slices import (
     AT_COLUMN,

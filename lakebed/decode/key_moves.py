@@ -12,7 +12,9 @@ that events carry are used as far as they say whose delete it is:
 3.  If a key is deleted after a row came to it, the old row of the delete is compared with the row that came. If they differ, the
     delete is of the row that was there before, so the values are those of the row that came. If they are equal, that row is gone.
     If the old row says nothing (by default PostgreSQL sends keys alone), the row that came last has the values.
-4.  A row that came without all its values, because its source did not send what it had not changed, is a bad record: its values
+4.  A table whose rows come of several changes each counts no rows. There the newest change counts, and a delete of which nobody
+    can say whose it is goes to the quarantine.
+5.  A row that came without all its values, because its source did not send what it had not changed, is a bad record: its values
     are those of a row with another key.
 """
 
@@ -27,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.earlier_rows import EarlierRow, is_same, plain
 from lakebed.decode.metadata import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
 from lakebed.decode.places import Describing, Transactions, number_of
 from lakebed.far_times import python_values
@@ -43,21 +46,15 @@ _NOT_WHOLE = (
     "the row got another key, and the source did not send {}, which it did not change: let it send whole rows (PostgreSQL: "
     "REPLICA IDENTITY FULL)"
 )
+_WHOSE = (
+    "a row left this key within a transaction in which another one came to it, or may have come before this batch, and the event "
+    "does not say which row it is; a table with groups of columns, aggregates or first rows does not count the rows of a key: "
+    "delete the row if the source has none with this key (PostgreSQL's REPLICA IDENTITY FULL says which row left)"
+)
 _KEYS_AT_ONCE = 256
 _INT63 = (1 << 63) - 1
 _PLACES_MAX = 100
 """Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierRow:
-    """What an event says of the row that it replaced, beside its key.
-
-    ``blank``: columns that have no value there, or what a source fills in where it sends none (0, "").
-    """
-
-    values: Mapping[str, Any]
-    blank: frozenset[str]
 
 
 class Events(Describing, Protocol):
@@ -127,8 +124,10 @@ class BatchMoves:
 
     def found(self) -> _Moves:
         """The rows with what is known of moves."""
-        if not self._schema.keys or not len(self._rows):
+        if not self._schema.keys:
             return _Moves(self._rows)
+        if not len(self._rows):
+            return _Moves(self._rows, last=self._transactions.last())
         bad, remarks = self._not_whole(), list[Found]()
         self._bad = {number for number, _ in bad}
         sequence = self._schema.sequence_column
@@ -136,6 +135,8 @@ class BatchMoves:
             remarks += [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
             rows = self._rows.filter(pa.array(~np.isin(self._numbers, list(self._bad)))) if bad else self._rows
             return _Moves(rows, bad, remarks=remarks)
+        if not self._schema.counts_rows:
+            return self._uncounted(bad)
         suspects: list[list[int]] = []
         if HEADERS not in self._records.column_names:
             self._marked |= self._adjacent()
@@ -162,17 +163,52 @@ class BatchMoves:
         if self._bad:
             void |= np.isin(self._numbers, list(self._bad))
         void |= self._repeated()
+        rows = self._arranged(transactions, counted, void)
+        return _Moves(rows, bad, self._ignored(void), remarks, self._transactions.last())
+
+    def _uncounted(self, bad: list[tuple[int, str]]) -> _Moves:
+        """For a table that counts no rows. The newest change of a key counts, which is wrong only for a delete after a row came
+        to its key in the same transaction. Old rows may say whose it is; if not, it is a bad record.
+        """
+        void = np.zeros(len(self._rows), bool)
+        unclear, looked_at, remarks = set[int](), set[int](), list[Found]()
+        suspects = self._suspects() if HEADERS not in self._records.column_names else []
+        for group in self._marked_groups():
+            looked_at.update(group)
+            came = [at for at, row in enumerate(group) if not self._deletes[row] and self._came(row)]
+            left = [row for row in group[came[-1] + 1 if came else 0 :] if self._deletes[row]]
+            may_have_come = self._settle(group, void, is_marked=True) if came and left else self._goes_on(group[0])
+            if left and may_have_come and self._guessed.isdisjoint(group):
+                unclear.update(self._numbers[left].tolist())
+            elif left and may_have_come and came:
+                remarks.append((Remark.KEY_MOVE_UNCLEAR, self._topic(group[0])))
+        for group in suspects:
+            if looked_at.isdisjoint(group):
+                self._settle(group, void, is_marked=False)
+        self._bad |= unclear
+        void |= np.isin(self._numbers, list(self._bad)) | self._repeated()
+        bad = [*bad, *((number, _WHOSE) for number in sorted(unclear - {number for number, _ in bad}))]
+        rows = self._rows.filter(pa.array(~void)) if void.any() else self._rows
+        return _Moves(rows, bad, self._ignored(void), remarks, self._transactions.last())
+
+    def _goes_on(self, row: int) -> bool:
+        """Whether the transaction of a change may have begun before this batch."""
+        number = int(self._numbers[row])
+        begin = self._transactions.run(number)[0]
+        return begin == self._transactions.region(number)[0] and self._transactions.may_go_on(number)
+
+    def _ignored(self, void: _Mask) -> int:
+        """How many records came to nothing."""
         gone = set(self._numbers[void].tolist()) - self._bad
-        if gone:
-            gone.difference_update(self._numbers[~void].tolist())
-        return _Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._transactions.last())
+        gone.difference_update(self._numbers[~void].tolist())
+        return len(gone)
 
     def _lost(self, sequence: str) -> int:
         """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
         came = np.flatnonzero(self._marked & ~self._deletes).tolist()
         if not came:
             return 0
-        keys, values = {self._key(row) for row in came}, _plain(self._rows.column(sequence)).to_pylist()
+        keys, values = {self._key(row) for row in came}, plain(self._rows.column(sequence)).to_pylist()
         newest: dict[tuple[Any, ...], tuple[Any, int]] = {}
         for row in np.flatnonzero(self._deletes).tolist():
             if (key := self._key(row)) in keys and values[row] is not None:
@@ -331,10 +367,11 @@ class BatchMoves:
         if not is_marked:
             void[own if came else []] = True
         elif counted:
-            kept = kept or [row for row in counted if self._deletes[row]][-1:]
+            if self._schema.counts_rows:  # else rows that came and left again leave nothing
+                kept = kept or [row for row in counted if self._deletes[row]][-1:]
+                self._changes_of.update(dict.fromkeys(kept, ()))
+                self._changes_of[kept[-1]] = counted
             void[list(set(counted).difference(kept))] = True
-            self._changes_of.update(dict.fromkeys(kept, ()))
-            self._changes_of[kept[-1]] = counted
         return False
 
     def _whose(self, row: int, came: Sequence[Sequence[int]]) -> int | None:
@@ -342,7 +379,7 @@ class BatchMoves:
         old = self._earlier_row(int(self._numbers[row]))
         if old is None:
             return None
-        same = [_is_same(old, self._rows, rows[-1], self._schema) for rows in came]
+        same = [is_same(old, self._rows, rows[-1], self._schema) for rows in came]
         if True in same:
             return len(same) - 1 - same[::-1].index(True)
         return -1 if not any(one is None for one in same) else None
@@ -459,38 +496,5 @@ class BatchMoves:
         return self._keys_of_rows[row]
 
     def _keys(self, rows: _Mask) -> list[tuple[Any, ...]]:
-        columns = [_plain(self._rows.column(name).take(pa.array(rows))).to_pylist() for name in self._schema.keys]
+        columns = [plain(self._rows.column(name).take(pa.array(rows))).to_pylist() for name in self._schema.keys]
         return list(zip(*columns, strict=True))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with numbers in place of dates and times, which Python may lack."""
-    if pa.types.is_temporal(column.type):
-        return column.combine_chunks().view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-    return column
-
-
-def _is_same(old: EarlierRow, rows: pa.Table, row: int, schema: DecoderSchema) -> bool | None:
-    """Whether an old row is this one; None: it does not say."""
-    unsent = rows.column(UNAVAILABLE_COLUMN)[row].as_py() or ()
-    says_something = is_doubtful = False
-    for column in schema.columns:
-        if column.name in schema.keys or column.name in unsent:
-            continue
-        value = rows.column(column.name).slice(row, 1).combine_chunks()
-        if column.name in old.values:
-            if not _are_equal(pa.array([old.values[column.name]], column.type), value):
-                return False
-            says_something = True
-        elif column.name in old.blank and not _is_blank(value):
-            is_doubtful = True
-    return True if says_something and not is_doubtful else None
-
-
-def _are_equal(one: pa.Array, other: pa.Array) -> bool:
-    """Whether values are the same, at any depth; to Arrow one NaN is not another."""
-    return bool(one.equals(other)) or repr(python_values(one)) == repr(python_values(other))
-
-
-def _is_blank(value: pa.Array) -> bool:
-    return not value[0].is_valid or not _plain(pa.chunked_array([value]))[0].as_py()

@@ -219,7 +219,7 @@ class Transactions:
         found: dict[Place, Last] = {}
         for begin, end in self.regions:
             place, offset = self._partition_of(begin), _offset(self._records, end - 1)
-            found.pop(place, None)
+            before = found.pop(place, None) or self._before.get(place)
             for number in range(end - 1, max(begin, end - _LOOKED_BACK_MAX) - 1, -1):
                 here = self.described(number)
                 if offset < 0 or (here is None and self._values[number].is_valid):
@@ -227,6 +227,10 @@ class Transactions:
                 if here is not None and here.transaction is not None:
                     found[place] = (offset + 1, number_of(here.transaction))
                     break
+            else:
+                first = _offset(self._records, begin)
+                if end - begin <= _LOOKED_BACK_MAX and before is not None and before[0] == first:
+                    found[place] = (offset + 1, before[1])
         return found
 
     def _partition_of(self, number: int) -> Place:

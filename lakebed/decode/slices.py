@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.decoder import Decoded, DecoderSchema, quarantine
+from lakebed.decode.earlier_rows import EarlierRow
 from lakebed.decode.json.text import Mismatch, Unreadable
-from lakebed.decode.key_moves import BatchMoves, EarlierRow
+from lakebed.decode.key_moves import BatchMoves
 from lakebed.decode.metadata import Headers, mappings_of
 from lakebed.decode.places import compared, in_order, met_by, partitions_of, regions_of, restarted
 from lakebed.decode.source_order import Described

@@ -23,6 +23,7 @@ from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.errors import InvalidInput, InvalidSchema, Retry, Unsupported
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
+from lakebed.parts.changes import write_spec_of
 from lakebed.positions.remarks import fields_got_columns
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import canonical_type
@@ -74,7 +75,9 @@ class Evolution:
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
         order = order_of_stream(policy.fills, settings, columns.names)
         wanted = DecoderSchema.of_table(columns, settings.keys, order, policy, first_names(snapshot))
-        wanted = replace(wanted, source=decoder.decoder_schema.source)
+        spec = write_spec_of(snapshot)
+        counts_rows = not (spec.resolves_by_group or spec.keeps_first)
+        wanted = replace(wanted, source=decoder.decoder_schema.source, counts_rows=counts_rows)
         fields_got_columns(self._log, snapshot, wanted.column_of)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 

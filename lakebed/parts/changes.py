@@ -280,29 +280,14 @@ def prepare(
                 f"row {row} of the changes lacks values; a table that keeps first rows needs whole ones"
             )
         columns[UNAVAILABLE_COLUMN] = unsent
-    if spec.keys and MOVES_COLUMN in there:
-        columns |= _moves(changes[MOVES_COLUMN], spec)
+    if spec.keys and MOVES_COLUMN in there and not (spec.resolves_by_group or spec.keeps_first):
+        columns[MOVES_COLUMN] = changes[MOVES_COLUMN]
     out = pa.table(columns)
     if spec.partition_by:
         out = _empty_partitions_as_null(out, spec)
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes, has_order=spec.sequence_column not in kept)
     return out
-
-
-def _moves(moves: pa.ChunkedArray, spec: WriteSpec) -> dict[str, pa.ChunkedArray]:
-    """The column of moves. Raises InvalidChanges for a row that gets another key where rows are not counted."""
-    if not (spec.resolves_by_group or spec.keeps_first):
-        return {MOVES_COLUMN: moves}
-    lists = moves.combine_chunks()
-    are_moves = pc.fill_null(pc.less(pc.list_flatten(lists).field("count"), WEAK // 2), False)
-    if pc.any(are_moves).as_py():
-        row = int(pc.list_parent_indices(lists).filter(are_moves)[0].as_py())
-        raise InvalidChanges(
-            f"row {row} of the changes gets another key, or takes one from another row, within a transaction; a table with "
-            "groups of columns, aggregates or first rows does not count the rows of a key"
-        )
-    return {}
 
 
 def _given_sequence(changes: pa.Table, spec: WriteSpec, kept: Sequence[str]) -> pa.ChunkedArray | pa.Array:

@@ -26,12 +26,14 @@ from lakebed.ingest.table_batch import WriteWork
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.run import SourceRows
 from lakebed.parts.changes import MOVES_COLUMN
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, cutoff_of
 from lakebed.remarks import Remark
 from lakebed.resolve.counted_tail import crowded_keys_of
 from lakebed.schema.conversion import ChangeNames
+from lakebed.schema.fitting import FIXED, EvolvePolicy
 from lakebed.table import internals_of
 from tests.decode.avro_events import avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import assert_same, only_one_by_one
@@ -57,15 +59,21 @@ class Lake:
         sequence_by: str | None = "source.lsn",
         partitions: int = 1,
         piece: int = 1_000,
+        properties: Mapping[str, Any] | None = None,
+        policy: EvolvePolicy = FIXED,
     ) -> None:
-        self.table = lakebed.create(folder / "t", columns, keys=["id"], sequence_by=sequence_by)
+        self.table = lakebed.create(
+            folder / "t", columns, keys=["id"], sequence_by=sequence_by, properties=properties or {}
+        )
         self.topics = KeyedTopics(piece=piece)
         self.partitions = partitions
         for partition in range(partitions):
             self.topics.add(TOPIC, partition)
         self.topics.ids[TOPIC] = "id"
         self.ingest = ingest_of(
-            self.table, self.topics, decoder("debezium-json", DecoderSchema(columns, ("id",), sequence_by))
+            self.table,
+            self.topics,
+            decoder("debezium-json", DecoderSchema.of_table(columns, ("id",), sequence_by, policy)),
         )
 
     def feed(self, *events: Keyed, run: Run = here) -> None:
@@ -357,6 +365,102 @@ def test_many_short_transactions_come_in_one_batch(tmp_path: Path, partitions: i
     lake = Lake(tmp_path, partitions=partitions, piece=1_000)
     lake.feed(*source.events)
     assert lake.rows() == source.table()
+
+
+WIDE = pa.schema([*COLUMNS, pa.field("name", pa.string()), pa.field("named", pa.int64())])
+COMPOSED: dict[str, dict[str, Any]] = {
+    "groups": {"lakebed.groups": {"profile": {"columns": ["name"], "sequence_by": "named"}}},
+    "aggregates": {"lakebed.aggregate.named": "max"},
+    "first rows": {"lakebed.keep": "first"},
+}
+
+
+class Composed(Lake):
+    """A table whose rows come of several changes each; events fill ``v``."""
+
+    def __init__(self, folder: Path, kind: str = "groups", **more: Any) -> None:
+        if kind == "first rows":
+            super().__init__(folder, properties=COMPOSED[kind], **more)
+        else:
+            super().__init__(folder, columns=WIDE, properties=COMPOSED[kind], policy=EvolvePolicy(fills=("v",)), **more)
+
+    def apart(self) -> set[int]:
+        """The keys of records in the quarantine."""
+        path = self.table.path + QUARANTINE_SUFFIX
+        if not Path(path, "_delta_log").exists():
+            return set()
+        rows = lakebed.open(path).to_arrow().to_pylist()
+        assert all("does not say which row it is" in row["reason"] for row in rows)
+        return {json.loads(row["key"])["id"] for row in rows}
+
+    def equals(self, source: Source) -> bool:
+        """Whether it has the rows of its source, but for keys of which a record is in the quarantine."""
+        apart = self.apart()
+        ours, theirs = ({key: v for key, v in one.items() if key not in apart} for one in (self.rows(), source.table()))
+        return ours == theirs
+
+
+@pytest.mark.parametrize("how", [*list(HOW)[:2], "whole old rows"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_table_that_composes_rows_follows_moves_and_sets_apart_what_no_event_says(
+    tmp_path: Path, how: str, pattern: Callable[[Source], None]
+) -> None:
+    source = Source(HOW[how])
+    source.snapshot({1: "A", 2: "B"})
+    source.begin()
+    source.insert(3, "C")
+    begin = len(source.events)
+    source.begin()
+    pattern(source)
+    lake = Composed(tmp_path)
+    lake.table.apply([{"id": id, "name": f"n{id}", "named": 1} for id in range(10)], columns=["name"])
+    lake.feed(*source.events[:begin])
+    lake.feed(*source.events[begin:])
+    for _ in range(2):
+        assert lake.equals(source)
+        assert all(row["name"] == f"n{row['id']}" for row in lake.table.to_arrow().to_pylist()), "it stays with its key"
+        lake.table.settle()
+    unclear = set(PATTERNS) - {move_to_a_deleted_key, move_and_insert}
+    assert bool(lake.apart()) == (how == "headers and old keys" and pattern in unclear)
+
+
+@seeds(4, 5, 31, quick=2)
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_so_do_random_transactions_in_a_table_that_composes_rows(tmp_path: Path, kind: str, seed: int) -> None:
+    dice = random.Random(f"{kind} {seed}")
+    source = Source(Sends(full=dice.random() < 0.5))
+    source.snapshot({key: dice.choice("abc") for key in dice.sample([1, 2, 3, 4], dice.randint(0, 3))})
+    lake, fed = Composed(tmp_path, kind), 0
+    for _ in range(dice.randint(1, 6)):
+        transaction(source, dice)
+        lake.feed(*source.events[fed:])
+        fed = len(source.events)
+        if dice.random() < 0.4:
+            lake.table.settle()
+    if kind == "first rows":  # of rows that stay at their key the first value counts
+        assert lake.rows().keys() - lake.apart() == source.table().keys() - lake.apart()
+        return
+    for _ in range(2):
+        assert lake.equals(source)
+        lake.table.settle()
+
+
+@pytest.mark.parametrize("pattern", set(PATTERNS) - {delete_what_was_there})
+def test_so_it_does_when_each_event_comes_in_a_batch_of_its_own(
+    tmp_path: Path, pattern: Callable[[Source], None]
+) -> None:
+    source, begin = moved(Sends(full=False), pattern)
+    lake = Composed(tmp_path)
+    lake.feed(*source.events[:begin])
+    for event in source.events[begin:]:
+        lake.feed(event)
+        lake.table.settle()
+    assert lake.equals(source)
+    source.begin()
+    source.move(next(iter(source.rows)), 20)
+    before = lake.apart()
+    lake.feed(*source.events[-3:])
+    assert lake.equals(source) and lake.apart() == before, "another transaction is known to be another one"
 
 
 @pytest.mark.parametrize("full", [True, False])

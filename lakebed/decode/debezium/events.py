@@ -35,6 +35,7 @@ from lakebed.decode.debezium.inline_schemas import CHANGES, FieldsRead, InlineSc
 from lakebed.decode.debezium.message_key import JsonKeys
 from lakebed.decode.debezium.record import Event, event_of, read_event
 from lakebed.decode.decoder import Decoded, DecoderSchema
+from lakebed.decode.earlier_rows import EarlierRow
 from lakebed.decode.json.columns import (
     MISSES,
     ColumnReader,
@@ -49,7 +50,6 @@ from lakebed.decode.json.connect_types import PLAIN, LogicalType, columns_of_env
 from lakebed.decode.json.objects import ObjectParser, Parsed, Path
 from lakebed.decode.json.text import Unreadable, loaded, parse
 from lakebed.decode.json.values import ByColumn, JsonOptions, unlikely
-from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import metadata_path
 from lakebed.decode.slices import (
     ONE_BY_ONE_ROWS,

@@ -24,10 +24,10 @@ from lakebed.decode.debezium.inline_schemas import (
 )
 from lakebed.decode.debezium.message_key import SHARD_FIELD, EventMetadata, MessageKey, message_key
 from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.earlier_rows import EarlierRow
 from lakebed.decode.json.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.decode.json.text import Mismatch, Unreadable, parse, shown
 from lakebed.decode.json.values import JsonOptions, convert, unlikely_remarks
-from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import metadata_path
 from lakebed.decode.slices import (
     CREATES_COLUMN,

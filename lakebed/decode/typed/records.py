@@ -25,10 +25,10 @@ from lakebed.decode.debezium.changes import ChangeRules, Events, Mask, MetadataP
 from lakebed.decode.debezium.inline_schemas import CHANGES
 from lakebed.decode.debezium.record import Event
 from lakebed.decode.decoder import Decoded, DecoderSchema, RecordReader
+from lakebed.decode.earlier_rows import EarlierRow
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable, shown
 from lakebed.decode.json.values import ByColumn, JsonOptions, unlikely
-from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import (
     DELETE_VALUES,
     VALUE_SCHEMA,
