@@ -36,6 +36,7 @@ from lakebed.parts.write_arrow import delete_left
 from lakebed.positions.remarks import report_remarks
 from lakebed.quoting import quote_for_spark
 from lakebed.remarks import sum_of
+from lakebed.sql.expression import Expression, require_true
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.local_folders import process_folder
@@ -48,8 +49,13 @@ if TYPE_CHECKING:
 _MERGE_MEMORY_BYTES = 512 << 20
 
 
-def write_sorted(rows: DataFrame, snapshot: Snapshot, root: str) -> tuple[WrittenPart, ...]:
-    """Write a DataFrame with the table's columns as parts that no commit lists yet. Raises InvalidChanges, StoreUnavailable."""
+def write_sorted(
+    rows: DataFrame, snapshot: Snapshot, root: str, where: Expression | None = None
+) -> tuple[WrittenPart, ...]:
+    """Write a DataFrame with the table's columns as parts that no commit lists yet.
+
+    Raises InvalidChanges, InvalidInput for a row for which ``where`` is not true, StoreUnavailable.
+    """
     spec = write_spec_of(snapshot)
     incoming = spec.incoming
     unknown = unknown_columns(rows.columns, incoming, None, ())
@@ -62,6 +68,7 @@ def write_sorted(rows: DataFrame, snapshot: Snapshot, root: str) -> tuple[Writte
         names=names,
         rows_max=snapshot.settings.target_part_rows,
         bytes_max=snapshot.settings.target_part_bytes,
+        where=where,
     )
     returned: set[str] = set()
     try:
@@ -96,6 +103,8 @@ class SortedWriteTask:
     rows_max: int
     """Of a part; and its bytes, about."""
     bytes_max: int
+    where: Expression | None = None
+    """What must be true for each row."""
 
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,6 +133,8 @@ class SortedWriteTask:
 
     def _sorted(self, piece: Decoded, storage: PartStorage, names: str = "") -> Iterator[WrittenPart]:
         rows = piece.changes.drop_columns([OP_COLUMN]) if self.spec.keys else piece.changes  # none is a delete
+        if self.where is not None:
+            require_true(self.where, rows)
         return write_parts(stored_rows(rows, self.spec), self.spec, storage, names)
 
     def _merged(self, runs: list[WrittenPart], local: PartStorage, storage: PartStorage) -> Iterator[WrittenPart]:

@@ -143,6 +143,11 @@ def settles(commit: Commit) -> bool:
     return leaves and not truncates(commit) and not restores(commit)
 
 
+def replaces_rows(commit: Commit) -> bool:
+    """Whether the commit put rows in place of others: of partitions, or of a condition."""
+    return any(_sets(action, REPLACED) for action in commit.actions)
+
+
 def ended_claim(commit: Commit) -> Claim | None:
     """The claim that the commit completed or abandoned; None if it ended none."""
     for action in commit.actions:
@@ -201,7 +206,7 @@ def _kind_of_parts(commit: Commit) -> CommitKind | None:
     if moved and not any(action.data_change for action in moved):
         claim = ended_claim(commit)
         return CommitKind.UPLOAD if claim is not None and claim.volatile else CommitKind.MERGE
-    if any(_sets(action, REPLACED) for action in actions):
+    if replaces_rows(commit):
         return CommitKind.REPLACE_PARTITION
     if expires_rows(commit):
         return CommitKind.EXPIRE_ROWS

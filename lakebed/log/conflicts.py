@@ -42,7 +42,16 @@ from lakebed.log.actions import (
     partition_key,
 )
 from lakebed.log.claims import claim_of
-from lakebed.log.commit_kind import REWRITES, CommitKind, expires_rows, is_append, kind_of, restores, settles
+from lakebed.log.commit_kind import (
+    REWRITES,
+    CommitKind,
+    expires_rows,
+    is_append,
+    kind_of,
+    replaces_rows,
+    restores,
+    settles,
+)
 from lakebed.log.entries import FENCE, FILES, POSITION, PURGE, PURGED
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.evolve import is_compatible, only_adds_features
@@ -168,7 +177,7 @@ def takes_rows_away(winner: Commit) -> bool:
     """
     if settles(winner):
         return False
-    if restores(winner) or expires_rows(winner):
+    if restores(winner) or expires_rows(winner) or replaces_rows(winner):
         return True
     stays = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return any(

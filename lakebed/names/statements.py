@@ -42,7 +42,7 @@ from lakebed.parts.changes import (
 from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote, quote_for_spark
 from lakebed.sparks.names import DELETED, INSERTED, OLD, OPERATION, UPDATED, StatementInJvm
-from lakebed.sql.expression import expression, names_in
+from lakebed.sql.expression import expression
 from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -139,12 +139,10 @@ def _replaced(statement: StatementInJvm, snapshot: Snapshot) -> str | None:
     if values is not None and set(values) <= set(columns):
         return _where([values], snapshot) if values else None
     where = statement.replaced_where
-    if where is None or not {name.lower() for name in names_in(expression(where, "where"))} <= set(
-        map(str.lower, columns)
-    ):
+    if where is None:
         raise Unsupported(
-            f"{statement.table}: rows are replaced by partitions ({', '.join(columns) or 'of which it has none'}), and this "
-            "condition is about other columns, or calls functions; let a MERGE say WHEN NOT MATCHED BY SOURCE AND that "
+            f"{statement.table}: this condition may mean something else in the SQL that finds the rows to replace, since it "
+            "calls functions or casts; compare columns with constants, or let a MERGE say WHEN NOT MATCHED BY SOURCE AND that "
             "condition THEN DELETE"
         )
     return where

@@ -60,6 +60,7 @@ from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.row_origins import ROW, numbered
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.resnapshots import Resnapshot, active, advance
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql.expression import Expression, connection_for, expression
 from lakebed.sql.pieces import EVALUATED_FIRST, registered
 from lakebed.storage.engine import connect
@@ -80,11 +81,47 @@ def mutate_unkeyed(
 
 
 @dataclass(slots=True, kw_only=True)
+class Matching:
+    """Finds the rows for which a condition is true. A file never changes, so each is looked at once.
+
+    ``began``: the version in which the condition's names mean what the user meant.
+    """
+
+    storage: PartStorage
+    deletion_vectors: DeletionVectorCache
+    statistics: StatisticsCache
+    mutation: Mutation
+    began: Snapshot
+    spec: WriteSpec | None = None
+    parts_read: int = 0
+    _looked_at: dict[str, BitMap64] = field(default_factory=dict)
+
+    def of(self, snapshot: Snapshot) -> dict[str, BitMap64]:
+        """The live rows of a version that match, by part. Raises InvalidInput, Corrupt."""
+        spec = write_spec_of(snapshot)
+        if self.spec is not None and not self.spec.fits(spec):
+            self._looked_at = {}
+        self.spec = spec
+        named = spec.named_as(write_spec_of(self.began))
+        new = [part for path, part in snapshot.parts.items() if path not in self._looked_at]
+        where, names = self.mutation.where, self.began.columns
+        read = parts_that_may_match(connect(), new, spec.schema, where, self.statistics, names)
+        self._looked_at |= {part.path: BitMap64() for part in new}
+        for part in read:
+            rows = numbered(part, spec.schema, self.storage, named.schema)
+            self._looked_at[part.path] = _matches(
+                part, rows, self.deletion_vectors.of(part), self.mutation, self.storage
+            )
+        self.parts_read += len(read)
+        return live(snapshot.parts, self._looked_at, self.deletion_vectors)
+
+
+@dataclass(slots=True, kw_only=True)
 class _Mutating:
     """A mutation under way.
 
-    ``began``: the snapshot of the first attempt; ``looked_at``: matches of parts, none of those that their bounds rule out;
-    ``written``: the new rows of what was dying when they were written (``written_for``), in the shape ``spec``.
+    ``matching``: since the first attempt; ``written``: the new rows of what was dying when they were written (``written_for``),
+    in the shape that ``matching`` saw last.
     """
 
     log: TableLog
@@ -92,10 +129,7 @@ class _Mutating:
     deletion_vectors: DeletionVectorCache
     mutation: Mutation
     started: float
-    began: Snapshot | None = None
-    spec: WriteSpec | None = None
-    parts_read: int = 0
-    looked_at: dict[str, BitMap64] = field(default_factory=dict)
+    matching: Matching | None = None
     written: list[WrittenPart] = field(default_factory=list)
     written_for: dict[str, BitMap64] = field(default_factory=dict)
     attempts: int = 0
@@ -104,16 +138,20 @@ class _Mutating:
         """Steps 1 to 3."""
         conflicts, self.attempts = self.attempts, self.attempts + 1
         spec = write_spec_of(snapshot)
-        if self.began is None:
-            self.began = snapshot
+        if self.matching is None:
             self.mutation.check(spec.incoming)
-        if self.spec is not None and not self.spec.fits(spec):
-            self.looked_at, self.written_for = {}, {}
-        self.spec = spec
-        named = spec.named_as(write_spec_of(self.began))
-        self._look_at(snapshot, spec, named)
-        dying = live(snapshot.parts, self.looked_at, self.deletion_vectors)
+            self.matching = Matching(
+                storage=self.storage,
+                deletion_vectors=self.deletion_vectors,
+                statistics=self.log.statistics,
+                mutation=self.mutation,
+                began=snapshot,
+            )
+        if self.matching.spec is not None and not self.matching.spec.fits(spec):
+            self.written_for = {}
+        matching, dying = self.matching, self.matching.of(snapshot)
         if self.mutation.assignments is not None and dying != self.written_for:
+            named = spec.named_as(write_spec_of(matching.began))
             self.discard()
             self.written = list(_write(dying, snapshot, self.mutation, spec, named, self.storage))
             self.written_for = dying
@@ -122,7 +160,7 @@ class _Mutating:
             seconds = time.perf_counter() - self.started
             return Finished(
                 MutationResult(
-                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=self.parts_read
+                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=matching.parts_read
                 )
             )
         access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
@@ -140,7 +178,7 @@ class _Mutating:
                 bytes_written=sum(part.bytes for part in self.written) + _vector_bytes(actions),
                 conflicts=conflicts,
                 seconds=time.perf_counter() - self.started,
-                parts_read=self.parts_read,
+                parts_read=matching.parts_read,
             )
 
         return Proposal(
@@ -150,20 +188,6 @@ class _Mutating:
             parameters=self.mutation.parameters,
             metrics={"rows": rows, "parts": len(dying)},
         )
-
-    def _look_at(self, snapshot: Snapshot, spec: WriteSpec, named: WriteSpec) -> None:
-        """Find the matches of parts that were not looked at yet. A file never changes."""
-        assert self.began is not None
-        new = [part for path, part in snapshot.parts.items() if path not in self.looked_at]
-        where, statistics, names = self.mutation.where, self.log.statistics, self.began.columns
-        read = parts_that_may_match(connect(), new, spec.schema, where, statistics, names)
-        self.looked_at |= {part.path: BitMap64() for part in new}
-        for part in read:
-            rows = numbered(part, spec.schema, self.storage, named.schema)
-            self.looked_at[part.path] = _matches(
-                part, rows, self.deletion_vectors.of(part), self.mutation, self.storage
-            )
-        self.parts_read += len(read)
 
     def discard(self) -> None:
         """Delete the files of new rows that were not committed."""
@@ -255,10 +279,24 @@ def marks(
     deletion_vectors: DeletionVectorCache,
 ) -> list[Action]:
     """What marks live rows dead, writing deletion vectors, and adds parts."""
+    return [
+        *rows_marked_dead(snapshot, dying, deletion_vectors),
+        *(AddPart(part.base_part(has_op_column=False)) for part in written),
+    ]
+
+
+def rows_marked_dead(
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], deletion_vectors: DeletionVectorCache
+) -> list[Action]:
+    """What marks live rows dead, writing deletion vectors. A part without live rows leaves, unless it remembers deletes."""
     now_ms = int(time.time() * 1000)
     dead = {path: deletion_vectors.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
     vectors = deletion_vectors.write(
-        {path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows}
+        {
+            path: rows
+            for path, rows in dead.items()
+            if len(rows) < snapshot.parts[path].rows or snapshot.parts[path].deletes
+        }
     )
     actions: list[Action] = []
     for path in dying:
@@ -266,7 +304,6 @@ def marks(
         actions.append(part.removed(now_ms))
         if path in vectors:
             actions.append(AddPart(part.marked(vectors[path])))
-    actions += [AddPart(part.base_part(has_op_column=False)) for part in written]
     return actions
 
 

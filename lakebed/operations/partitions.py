@@ -41,6 +41,8 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.commit_changes import discard
 from lakebed.operations.joining import Joining
+from lakebed.operations.overwrite import Overwriting, Tasks
+from lakebed.operations.overwrite_since import named_key
 from lakebed.operations.region import (
     Detached,
     Region,
@@ -54,15 +56,17 @@ from lakebed.operations.region import (
     spelled,
 )
 from lakebed.parts.arrow_rows import Rows, arrow_rows
-from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
+from lakebed.parts.changes import OP_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.order import newest_per_key
 from lakebed.parts.part_filter import KeyRanges
-from lakebed.parts.write import write_parts
+from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.positions import all_removals, order_forgotten, removals
-from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.locate import KeyLocator, ScanLocator, read_keys
+from lakebed.resolve.whole_rows import are_in, indices_by_part
 from lakebed.schema.column_mapping import misfit
 from lakebed.schema.conversion import is_reserved
+from lakebed.sql.expression import require_true
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.sql.pieces import named as named_columns
 from lakebed.storage.engine import connect
@@ -217,19 +221,56 @@ class Partitions:
         return self._put(one_partition(partition, read), rows, read, Operation.REPLACE_PARTITION)
 
     def overwrite(self, rows: Rows, where: str | None) -> int:
-        """Like ``replace``, for the partitions for which a condition is true; without one for the whole table."""
+        """Like ``replace``, for what a condition is true for, partitions or rows; without one for the whole table."""
         read = self._log.refresh()
-        return self._put(region_where(read, where), rows, read, Operation.OVERWRITE)
+        region = region_where(read, where)
+        if region.rows is None:
+            return self._put(region, rows, read, Operation.OVERWRITE)
+        return Overwriting(
+            log=self._log,
+            storage=self._storage,
+            deletion_vectors=self._deletion_vectors,
+            settle=self._settle,
+            tasks=Tasks(
+                write=lambda snapshot: self._written(region, rows, snapshot, has_op_column=False),
+                check=self._require_not_live,
+                locator=lambda spec: ScanLocator(spec, self._storage),
+            ),
+            operation=Operation.OVERWRITE,
+            region_of=lambda snapshot: region_where(snapshot, where),
+        ).run()
 
-    def _put(self, region: Region, rows: Rows, read: Snapshot, operation: Operation) -> int:
-        spec = write_spec_of(read)
-        connection, whose = connect(), f"the rows for {region.name}"
+    def _written(
+        self, region: Region, rows: Rows, read: Snapshot, *, has_op_column: bool = True
+    ) -> Sequence[WrittenPart]:
+        """Write these rows, each key once. Raises InvalidInput, InvalidChanges."""
+        spec, connection = write_spec_of(read), connect()
         given = arrow_rows(rows, read.logical_schema)
         hidden = [name for name in given.column_names if is_reserved(name)]
         prepared = prepare(given.drop_columns(hidden) if hidden else given, spec.incoming, connection)
         if len(newest_per_key(prepared, spec.incoming, connection)) < len(prepared):
-            raise InvalidInput(f"{whose} hold the key {_key_held_twice(prepared, spec.incoming, connection)} twice")
-        written = list(write_parts(stored_rows(prepared, spec), spec, self._storage))
+            twice = _key_held_twice(prepared, spec.incoming, connection)
+            raise InvalidInput(f"the rows for {region.name} hold the key {twice} twice")
+        if region.rows is not None:
+            require_true(region.rows, prepared)
+        if spec.keys and not has_op_column:
+            prepared = prepared.drop_columns([OP_COLUMN])
+        return list(write_parts(stored_rows(prepared, spec), spec, self._storage))
+
+    def _require_not_live(self, snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
+        spec, parts = write_spec_of(snapshot), {part.path: part for part in beside}
+        for batch in (batch for part in new for batch in read_keys(part, spec, self._storage)):
+            keys = pa.Table.from_batches([batch]).select(list(spec.keys))
+            hits = ScanLocator(spec, self._storage).lookup(parts, keys)
+            for path, at in indices_by_part(hits["part"]).items():
+                dead = are_in(self._deletion_vectors.of(parts[path]), hits["row"].to_numpy()[at])
+                for probe in hits["probe"].to_numpy()[at[~dead]][:1].tolist():
+                    key = named_key(snapshot, keys.slice(probe))
+                    raise InvalidInput(f"{whose} have the key {key}, which is live in the table; delete one of the two")
+
+    def _put(self, region: Region, rows: Rows, read: Snapshot, operation: Operation) -> int:
+        spec, whose = write_spec_of(read), f"the rows for {region.name}"
+        written = self._written(region, rows, read)
         try:
             require_inside(region, written, read)
         except InvalidInput:

@@ -1,4 +1,4 @@
-"""Which partitions a command is about: one, those for which a condition is true, or all of the table.
+"""Which partitions a command is about: one, those for which a condition is true, or all of the table; or which rows.
 
 A partition is its values as the log has them, by stored names. Another writer may have spelled a value otherwise than lakebed
 does, so values of parts are compared after they were read as the column's type.
@@ -31,7 +31,7 @@ from lakebed.parts.write import WrittenPart, partition_text
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_fields
-from lakebed.sql.expression import check_condition, condition, expression, mistakes, names_in
+from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes, names_in
 from lakebed.sql.pieces import constant, sql_type
 from lakebed.storage.engine import connect, connect_sealed
 
@@ -140,6 +140,8 @@ class Region:
     """The condition that says which partitions they are; None if there is none."""
     _holds: Callable[[PartitionKey], bool]
     _types: Mapping[str, pa.DataType]
+    rows: Expression | None = None
+    """The condition, if it is about rows, not about whole partitions; then each partition may have some of them."""
 
     def has(self, partition: PartitionKey) -> bool:
         """Whether the partition is one of them."""
@@ -158,8 +160,15 @@ def one_partition(partition: Mapping[str, Any], snapshot: Snapshot) -> Region:
 
 
 def region_where(snapshot: Snapshot, where: str | None) -> Region:
-    """The partitions for which a condition on partition columns is true; without one all. Raises InvalidInput."""
-    return _whole_table(snapshot) if where is None else _partitions_where(where, snapshot)
+    """The partitions, or the rows, for which a condition is true; without one all. Raises InvalidInput."""
+    if where is None:
+        return _whole_table(snapshot)
+    asked = expression(where, "where")
+    partitions = {name.lower() for name in snapshot.metadata.partition_columns}
+    if all(name.lower() in partitions for name in names_in(asked)):
+        return _partitions_where(asked, snapshot)
+    check_condition(asked, snapshot.logical_schema)
+    return Region(f"where {where}", {}, where, lambda partition: True, _types_of(snapshot), asked)
 
 
 def _whole_table(snapshot: Snapshot) -> Region:
@@ -167,17 +176,8 @@ def _whole_table(snapshot: Snapshot) -> Region:
     return Region("the table", {}, None, lambda partition: True, _types_of(snapshot))
 
 
-def _partitions_where(where: str, snapshot: Snapshot) -> Region:
-    names = snapshot.metadata.partition_columns
-    asked = expression(where, "where")
-    known = {name.lower() for name in names}
-    for name in sorted(names_in(asked)):
-        if name.lower() not in known:
-            there = f"the partition columns {list(names)}" if names else "partition columns, and the table has none"
-            raise InvalidInput(
-                f"where={where!r} is about {name!r}; it may be about {there}. To replace some rows of a partition, delete them "
-                "(table.delete) and apply the new ones, or overwrite the whole partition"
-            )
+def _partitions_where(asked: Expression, snapshot: Snapshot) -> Region:
+    where, names = asked.text, snapshot.metadata.partition_columns
     schema = pa.schema([snapshot.logical_schema.field(name) for name in names])
     check_condition(asked, schema)
     columns = [(snapshot.columns.stored_name(field.name), quote(field.name), sql_type(field.type)) for field in schema]

@@ -28,6 +28,8 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.far_times import python_rows
+from lakebed.quoting import quote
 from lakebed.settings import suggest
 from lakebed.sql.pieces import registered
 from lakebed.storage.engine import connect, connect_sealed
@@ -107,6 +109,21 @@ def check_condition(where: Expression, schema: pa.Schema) -> None:
         mistakes(f"where={where.text!r}"),
     ):
         connection.sql(f"select 1 from lakebed_nothing where {condition(where)}")
+
+
+def require_true(where: Expression, rows: pa.Table) -> None:
+    """Raises InvalidInput naming a row, by the columns of the condition, for which it is not true."""
+    asked = {name.lower() for name in names_in(where)}
+    names = [name for name in rows.column_names if name.lower() in asked]
+    query = f"select {', '.join(map(quote, names))} from lakebed_given where not {condition(where)} limit 1"
+    with (
+        connect_sealed() as connection,
+        registered(connection, "lakebed_given", rows.select(names)),
+        mistakes(f"where={where.text!r}"),
+    ):
+        found = connection.sql(query).to_arrow_table()
+    for other in python_rows(found):
+        raise InvalidInput(f"the rows for where {where.text} hold one with {other}, for which that is not true")
 
 
 def check_columns_of(where: Expression, names: Iterable[str]) -> None:

@@ -190,7 +190,7 @@ class Internals:
         return run_mutation(self.path, self.log, self.storage, self.deletion_vectors, self.view.rows_for_sql, mutation)
 
     def overwrite(self, rows: Rows | DataFrame, where: str | None, partition: Mapping[str, Any] | None = None) -> int:
-        """Put rows in place of those of a partition, of the partitions of a condition, or of the table; returns the version."""
+        """Put rows in place of those of a partition, of a condition, or of the table; returns the version."""
         operation = Operation.OVERWRITE if partition is None else Operation.REPLACE_PARTITION
         if not is_spark_frame(rows):
             here = self.partitions()
@@ -211,7 +211,7 @@ class Internals:
             deletion_vectors=self.deletion_vectors,
             settle=self.settler.settle,
             tasks=Tasks(
-                write=lambda snapshot: write_sorted(frame, snapshot, self.path),
+                write=lambda snapshot: write_sorted(frame, snapshot, self.path, region_of(snapshot).rows),
                 check=check,
                 locator=self.settler.wide_locator(spark, keys_min=0),
             ),

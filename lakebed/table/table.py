@@ -341,14 +341,15 @@ class Table(TableReads):
         return self._internals.overwrite(rows, None, partition)
 
     def overwrite(self, rows: Rows | DataFrame, where: str | None = None) -> int:
-        """Put rows in place of the table's rows, or of those of some partitions, in one commit; returns the version.
+        """Put rows in place of the table's rows, or of those for which a condition is true, in one commit; returns the version.
 
         Tasks write a DataFrame of Spark, and what is committed meanwhile counts after it. Other rows are written at once. Raises
         InvalidInput (a key is twice there, or live elsewhere), InvalidChanges, Contention, StoreUnavailable.
 
         Args:
             rows: As for ``apply``, with all columns of the table; no deletes.
-            where: A condition on partition columns, as Delta's ``replaceWhere``. By default the whole table.
+            where: A condition in DuckDB's SQL, as Delta's ``replaceWhere``, which is true for ``rows`` too. On partition columns
+                alone it replaces whole partitions, on others it marks rows dead where they are. By default the whole table.
         """
         return self._internals.overwrite(rows, where)
 

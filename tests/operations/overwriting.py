@@ -15,6 +15,7 @@ from lakebed.operations.region import region_where
 from lakebed.parts.changes import OP_COLUMN, prepare, stored_rows, write_spec_of
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import ScanLocator
+from lakebed.sql.expression import require_true
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
 
@@ -28,6 +29,8 @@ def overwrite_by_tasks(
     def write(snapshot: Snapshot) -> Sequence[WrittenPart]:
         spec = write_spec_of(snapshot)
         prepared = prepare(rows, spec.incoming, connect())
+        if (condition := region_where(snapshot, where).rows) is not None:
+            require_true(condition, prepared)
         prepared = prepared.drop_columns([OP_COLUMN]) if spec.keys else prepared
         written = list(write_parts(stored_rows(prepared, spec), spec, inside.storage))
         meanwhile()

@@ -13,6 +13,7 @@ import lakebed
 from lakebed.errors import Contention, InvalidInput
 from lakebed.log.commit_kind import CommitKind, kind_of
 from tests.internals import log_of, storage_of
+from tests.operations.interrupted import before_its_commits
 from tests.operations.overwriting import overwrite_by_tasks
 from tests.operations.test_mutations import SCHEMA, batch, row, values
 from tests.operations.test_partitions import EU, changes_of, merge_base, two_partitions
@@ -52,6 +53,60 @@ def test_the_partitions_for_which_the_condition_is_true_are_replaced(
 
 
 @pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("where", "new", "stay"),
+    [
+        ("value >= 3", 70, {1: 1, 2: 2}),
+        ("value % 2 = 0 and region = 'eu'", 70, {1: 1, 3: 3, 4: 4}),
+        ("region is null or value < 3", 1, {3: 3}),
+        ("value > 4", 70, {1: 1, 2: 2, 3: 3, 4: 4}),
+        ("id >= 1", 70, {}),
+    ],
+)
+def test_the_rows_for_which_the_condition_is_true_are_replaced(
+    how: str, keyed: bool, where: str, new: int, stay: dict[int, int], tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path, keyed)
+    HOW[how](table, bare(row(7, new), row(8, new)), where)
+    assert values(table) == {**stay, 7: new, 8: new}
+    assert changes_of(table) == [
+        *(("delete", id) for id in (1, 2, 3, 4) if id not in stay),
+        ("upsert", 7),
+        ("upsert", 8),
+    ]
+    assert table.doctor(deep=True).findings == ()
+    [commit] = log_of(table).commits(table.version, table.version)
+    assert commit.info is not None and commit.info.parameters["where"] == where
+    HOW[how](table, bare(row(8, 1000)), "id = 8")
+    assert values(table) == {**stay, 7: new, 8: 1000}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_rows_are_replaced_in_parts_that_were_merged_and_have_dead_rows(how: str, tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"], sequence_by="seq")
+    table.apply(batch([row(id, id) for id in range(20)]))
+    table.apply(batch([row(id, 0, op="d", seq=9) for id in range(5)]))
+    table.settle()
+    merge_base(table)
+    HOW[how](table, bare(row(10, 30), row(30, 31)), "value >= 10")
+    HOW[how](table, bare(row(31, 32)), "value >= 30")
+    assert values(table) == {**{id: id for id in range(5, 10)}, 31: 32}
+    table.apply(batch([row(1, 1, seq=8), row(11, 33, seq=0)]))
+    table.settle()
+    assert values(table)[11] == 33 and 1 not in values(table), "deletes are remembered, and replaced rows are not"
+    assert table.doctor(deep=True).findings == ()
+
+
+def test_an_update_that_read_a_row_before_it_was_replaced_does_not_bring_it_back(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    other = lakebed.open(table.path)
+    with before_its_commits(table, lambda: other.overwrite(bare(row(7, 2)), "value = 2")):
+        table.update({"value": "value + 100"}, "value >= 2")
+    assert values(table) == {1: 1, 3: 103, 4: 104, 7: 102}
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_a_table_without_partitions_is_overwritten_whole(how: str, tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"])
     table.apply(batch([row(1, 1), row(2, 2)]))
@@ -65,7 +120,13 @@ def test_a_table_without_partitions_is_overwritten_whole(how: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("where", "rows", "message"),
     [
-        ("value > 1", [], r"is about 'value'; it may be about the partition columns \['region'\]"),
+        ("worth > 1", [], r"where='worth > 1': .*worth"),
+        (
+            "value > 2",
+            [row(3, 3), row(8, 2)],
+            r"the rows for where value > 2 hold one with {'value': 2}, for which that",
+        ),
+        ("value > 0 and cast(region as int) = 1", [], "Could not convert string 'eu'"),
         ("region = ", [], "is not one SQL expression"),
         ("region = 'eu'", [row(8, 8, "us")], "the rows for where region = 'eu' hold rows of region=us"),
     ],
@@ -82,12 +143,14 @@ def test_what_can_not_be_replaced_is_refused_and_leaves_no_file(
     assert {path for path, *_ in storage_of(table).list("_lakebed/")} == files
 
 
+@pytest.mark.parametrize("where", ["region = 'eu'", "value <> 3 or region = 'eu'"])
 @pytest.mark.parametrize("rows", [[row(8, 8), row(8, 9)], [row(3, 3)]])
-def test_a_refused_key_is_named(rows: list[Any], tmp_path: Path) -> None:
+def test_a_refused_key_is_named(rows: list[Any], where: str, tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
     key = rows[0]["id"]
     with pytest.raises(InvalidInput, match=rf"the key {{'id': {key}}}"):
-        table.overwrite(bare(*rows), "region = 'eu'")
+        table.overwrite(bare(*rows), where)
+    assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
 def test_rows_that_a_delete_elsewhere_outweighs_are_refused(tmp_path: Path) -> None:
@@ -110,7 +173,7 @@ AFTER: dict[str, Callable[[lakebed.Table], object]] = {
 
 
 @pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("where", [None, "region = 'eu'"])
+@pytest.mark.parametrize("where", [None, "region = 'eu'", "value < 3 or value > 9"])
 def test_changes_that_come_while_the_rows_are_written_count_after_them(
     where: str | None, after: str, tmp_path: Path
 ) -> None:
@@ -164,32 +227,60 @@ def test_with_a_sequence_late_changes_lose_against_the_new_rows(after: str, tmp_
     assert values(table) == {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}
 
 
-def test_rows_that_are_appended_meanwhile_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", AFTER)
+def test_so_they_do_where_rows_are_replaced(after: str, tmp_path: Path) -> None:
+    """The change of 1 is newer than its row, and older than the new one."""
+    table = two_partitions(tmp_path, sequence_by="seq")
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        other.apply(batch([row(1, 100, "eu", 5), row(2, 200, "eu", 20), row(7, 70, "eu", 5)]))
+        AFTER[after](other)
+
+    overwrite_by_tasks(table, bare(row(1, 11, "us", 10), row(2, 22, "eu", 10)), "value < 3 or value < 23", meanwhile)
+    for _ in range(2):
+        assert values(table) == {1: 11, 2: 200, 7: 70}
+        assert table.doctor(deep=True).findings == ()
+        table.settle()
+
+
+def test_a_change_that_lost_against_a_row_that_leaves_ends_the_overwrite(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path, sequence_by="seq")
+    other = lakebed.open(table.path)
+    with pytest.raises(Contention, match="a change came late for one of the rows that it replaces"):
+        overwrite_by_tasks(table, bare(), "value < 3", lambda: other.apply(batch([row(1, 100, "eu", 0)])))
+    assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+@pytest.mark.parametrize("where", ["region = 'eu'", "value in (1, 2, 7, 8)"])
+def test_rows_that_are_appended_meanwhile_stay(where: str, tmp_path: Path) -> None:
     table = two_partitions(tmp_path, keyed=False)
     other = lakebed.open(table.path)
-    overwrite_by_tasks(table, bare(row(7, 7)), "region = 'eu'", lambda: other.apply(batch([row(8, 8)], keyed=False)))
+    overwrite_by_tasks(table, bare(row(7, 7)), where, lambda: other.apply(batch([row(8, 8)], keyed=False)))
     assert values(table) == {3: 3, 4: 4, 7: 7, 8: 8}
 
 
+@pytest.mark.parametrize("where", ["region = 'eu'", "value < 3 or value = 11"])
 @pytest.mark.parametrize(
     ("meanwhile", "why"),
     [
         (lakebed.Table.truncate, "emptied or restored the table"),
         (lambda table: table.restore(1), "emptied or restored the table"),
-        (lambda table: table.detach_partition(EU), "rewrote rows of where region = 'eu'"),
-        (lambda table: table.overwrite(bare(row(5, 5)), "region = 'eu'"), "rewrote rows of where region = 'eu'"),
+        (lambda table: table.detach_partition(EU), "rewrote rows of where "),
+        (lambda table: table.overwrite(bare(row(5, 5)), "region = 'eu'"), "rewrote rows of where "),
+        (lambda table: table.overwrite(bare(row(5, 5)), "value = 5"), "rewrote rows of where "),
         (lambda table: table.update({"value": "5"}, "region = 'eu'"), "a delete or update changed such rows"),
         (lambda table: table.apply(batch([row(1, 1) | {"missing": ["value"]}])), "lack values"),
     ],
 )
 def test_what_can_not_count_after_the_rows_ends_the_overwrite(
-    meanwhile: Callable[[lakebed.Table], object], why: str, tmp_path: Path
+    meanwhile: Callable[[lakebed.Table], object], why: str, where: str, tmp_path: Path
 ) -> None:
     table = two_partitions(tmp_path)
     table.settle()
     other, before = lakebed.open(table.path), {path for path, *_ in storage_of(table).list("_lakebed/")}
     with pytest.raises(Contention, match=rf"changed nothing: .*{why}.*; run it again"):
-        overwrite_by_tasks(table, bare(row(1, 11)), "region = 'eu'", lambda: meanwhile(other))
+        overwrite_by_tasks(table, bare(row(1, 11)), where, lambda: meanwhile(other))
     left = {path for path, *_ in storage_of(table).list("_lakebed/")} - before
     log = "".join(file.read_text() for file in Path(table.path, "_delta_log").glob("*.json"))
     assert all(path in log for path in left if path.endswith(".parquet")), "the rows of the overwrite are deleted"

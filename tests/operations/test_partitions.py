@@ -737,16 +737,21 @@ class World:
     def overwrite(self) -> None:
         """At once, or by tasks beside changes, which count after it."""
         rng = self.random
-        choices: dict[str | None, list[str | None]] = {
-            None: ["eu", "us", None],
-            "region = 'eu'": ["eu"],
-            "coalesce(region, '') <> 'eu'": ["us", None],
+        choices: dict[str | None, tuple[Callable[[Row], bool], Callable[[Row], Row]]] = {
+            None: (lambda one: True, lambda one: one),
+            "region = 'eu'": (lambda one: one["region"] == "eu", lambda one: one | {"region": "eu"}),
+            "coalesce(region, '') <> 'eu'": (lambda one: one["region"] != "eu", lambda one: one | {"region": None}),
+            "value % 2 = 0": (lambda one: one["value"] % 2 == 0, lambda one: one | {"value": 2 * one["value"]}),
+            "region = 'us' and value % 3 = 0": (
+                lambda one: one["region"] == "us" and one["value"] % 3 == 0,
+                lambda one: one | {"region": "us", "value": 3 * one["value"]},
+            ),
         }
         where = rng.choice(list(choices))
-        regions = choices[where]
-        outside = [one for one in self.rows if one["region"] not in regions]
+        leaves, fitting = choices[where]
+        outside = [one for one in self.rows if not leaves(one)]
         live = {one["id"] for one in outside}
-        new = {c["id"]: c | {"region": rng.choice(regions)} for c in self.changes() if c["id"] not in live}
+        new = {c["id"]: fitting(c) for c in self.changes() if c["id"] not in live}
         rows, between = batch(list(new.values()), keyed=False), self.changes() if rng.random() < 0.7 else []
         self.rows = self.applied(outside, list(new.values()))
         if not between and rng.random() < 0.5:

@@ -74,6 +74,20 @@ def test_tasks_write_what_replaces_days_or_the_whole_table(table: lakebed.Table,
     assert table.doctor(deep=True).findings == ()
 
 
+def test_tasks_write_and_check_what_replaces_rows(table: lakebed.Table, spark: SparkSession) -> None:
+    table.overwrite(new(spark, 2500, 2600), "id >= 2500")
+    expected = {(0, "old"): 1000, (1, "old"): 1000, (2, "old"): 500, (2, "new"): 100}
+    assert counts(table) == expected
+    for rows, where, message in (
+        (new(spark, 2499, 2501), "id >= 2500", "hold one with {'id': 2499}, for which that is not true"),
+        (new(spark, 100, 101), "value = 'new'", "have the key {'id': 100}, which is live in the table"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            table.overwrite(rows, where)
+    assert counts(table) == expected and not files_left(table)
+    assert table.doctor(deep=True).findings == ()
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [

@@ -214,9 +214,9 @@ class World:
 
     def overwrite(self) -> None:
         """By tasks, beside changes of whole rows."""
-        where = self.random.choice([None, "region = 'us'"])
+        where = self.random.choice([None, "region = 'us'", "small % 2 = 0"])
         live = set() if where is None else set(self.table.to_arrow(where=f"not ({where})")["id"].to_pylist())
-        new = [change(id, self.serial, "new", region="us") for id in range(10) if id not in live]
+        new = [change(id, 2 * self.serial, "new", region="us") for id in range(10) if id not in live]
         rows = as_arrow(new, self.table).select(self.table.schema.names)
 
         def meanwhile() -> None:
