@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -55,10 +57,14 @@ SLOW_FIXTURES = frozenset(
     {"spark", "kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
 )
 
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_FREE_MIN = 8 << 30
+
 WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _keep_files_in_memory(config)
     # Spark's workers must be the Python that runs the tests, and nothing may listen beyond loopback.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -66,6 +72,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ |= spark_environment()
     with suppress(NotBuilt):  # tests/decode/test_native_json.py fails without it, and says why
         build_native_code()
+
+
+def _keep_files_in_memory(config: pytest.Config) -> None:
+    """Tests wait for disks a quarter of their time otherwise: each commit is flushed. ``TMPDIR`` says another folder."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_FREE_MIN:
+        return
+    folder = tempfile.mkdtemp(prefix="lakebed-tests-", dir=MEMORY)
+    os.chmod(folder, 0o1777)  # like /tmp: PostgreSQL runs as another user
+    os.environ["TMPDIR"] = tempfile.tempdir = folder  # processes of the tests have it too, and so do pytest's
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
