@@ -1,6 +1,6 @@
 """What readers of Iceberg cost a table of many parts: CPU, files and bytes of a publication, and dollars a day.
 
-    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids | --loads 2000]
+    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids | --loads 2000 | --ingest 8]
 
 The table is made up: a log in memory whose parts have statistics of seven columns, and a third of them a deletion vector. Each
 commit adds a part, and marks rows in four of the forty newest ones, as a settle of recent keys does.
@@ -8,6 +8,11 @@ commit adds a part, and marks rows in four of the forty newest ones, as a settle
 ``--loads``: instead, how long the service takes for so many loads of the table through Iceberg's REST catalog, over loopback, one
 after the other: of metadata that it has read before, of metadata that is new each time (publishing it is not counted), and for a
 caller who has it already.
+
+``--ingest``: instead, so many pairs of runs of a process that applies a batch of changes after the other to a real table, and
+settles, merges and publishes meanwhile, with ``lakebed.iceberg`` and without; CPU of the whole process, without Spark, whose own
+CPU would make the ratio smaller. An hour's work passes in six minutes: there is a batch each 100 ms and a publication a second,
+which stand for a batch a second and a publication each ten.
 
 ``--row-ids``: instead, how much larger parts get if rows keep Iceberg's ``_row_id`` and ``_last_updated_sequence_number``: a real
 table of orders of eight batches in random order, merged into one sorted part, without these columns, with one, with both.
@@ -17,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import statistics
 import tempfile
@@ -33,9 +39,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lakebed
-from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
+from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.http import Listening
-from lakebed.iceberg.heads import METADATA_FOLDER
+from lakebed.iceberg.heads import METADATA_FOLDER, Heads
 from lakebed.iceberg.publisher import Publisher
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
@@ -50,10 +56,12 @@ from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.tokens import Role, Tokens
 from lakebed.storage.part_storage import PartStorage
+from lakebed.table import internals_of
 
 _MARKED, _RECENT = 4, 40
 _DOLLARS_A_PUT = 5e-6
 _SECONDS = 10
+_BASE_ROWS, _CHANGES, _BATCH_SECONDS = 500_000, 2_000, 0.1
 _LOAD = "/iceberg/v1/namespaces/shop/tables/orders"
 _SCHEMA = pa.schema(
     [
@@ -187,15 +195,57 @@ def loads(parts: int, commits: int, requests: int) -> None:
     )
 
 
+def ingest(pairs: int, batches: int) -> None:
+    """Print the CPU of ingest and maintenance with publications beside that without."""
+    cpu: dict[bool, list[float]] = {True: [], False: []}
+    published = 0
+    _ingested(True, batches // 4)  # warms up
+    for number in range(pairs):
+        for is_on in (number % 2 == 0, number % 2 == 1):
+            seconds, published_now = _ingested(is_on, batches)
+            cpu[is_on].append(seconds)
+            published += published_now
+    ratios = sorted(on / off for on, off in zip(cpu[True], cpu[False], strict=True))
+    row: list[object] = [median(cpu[False]), median(cpu[True]), median(ratios), ratios[0], ratios[-1]]
+    table(
+        f"{pairs} pairs of {batches} batches of {_CHANGES:,} changes, {published / pairs:.0f} publications; seconds of CPU",
+        ["off", "on", "on ÷ off, median of pairs", "least", "most", "sum ÷ sum"],
+        [[*row, sum(cpu[True]) / sum(cpu[False])]],
+    )
+
+
+def _ingested(is_on: bool, batches: int) -> tuple[float, int]:
+    """The CPU of so many batches, and how often they were published."""
+    work = Workload(_BASE_ROWS, _CHANGES)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
+        properties = {"lakebed.iceberg": "on" if is_on else "off", "lakebed.iceberg_seconds": "1"}
+        orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS, SORT_KEY, properties=properties)
+        orders.apply(work.base())
+        orders.settle()
+        maintenance = internals_of(orders).maintain()
+        began, started = time.monotonic(), time.process_time()
+        for number in range(batches):
+            time.sleep(max(0.0, began + number * _BATCH_SECONDS - time.monotonic()))
+            orders.apply(work.batch(), DELETES, ["op"])
+        maintenance.stop()
+        orders.settle()
+        used = time.process_time() - started
+        return used, Heads(LocalLogStore(orders.path)).newest().last
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=150)
     parser.add_argument("--row-ids", action="store_true")
     parser.add_argument("--loads", type=int, metavar="N")
+    parser.add_argument("--ingest", type=int, metavar="PAIRS")
     options = parser.parse_args()
     if options.row_ids:
         return with_row_ids()
+    if options.ingest:
+        return ingest(options.ingest, options.commits)
     if options.loads:
         return loads(options.parts, options.commits, options.loads)
     random.seed(1)

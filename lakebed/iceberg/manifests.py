@@ -5,7 +5,7 @@
    alone: one that comes or goes changes one manifest, or joins or cuts two. Among the newest parts, which change most, the number
    is small, and among the others a multiple of it: few large manifests that rest, and small ones that are written often.
 3. Deletion vectors are in manifests of their own, made in the same way of the parts that have one. Those that change in one
-   commit are scattered over the newest parts, so there larger manifests are fewer files.
+   commit are scattered over the newest parts, so there larger manifests are fewer files, and the very newest are in one.
 4. A manifest's name begins with a digest of all that it is made from. A manifest of the version before that has the same digest
    is used again, unread. What may differ from host to host, the compression, is in a second digest, of the bytes.
 5. All entries are *existing* ones that say which commit they are from: ``sequence_number`` is its version + 1, and that of a
@@ -26,7 +26,7 @@ from lakebed.iceberg.avro import avro_bytes, entry_schema, partition_name
 from lakebed.iceberg.columns import IcebergColumns
 from lakebed.iceberg.puffin import Twin, twin_of
 from lakebed.iceberg.values import Bounds, encoded, partition_value
-from lakebed.log.actions import Part
+from lakebed.log.actions import Part, loose_stats
 from lakebed.parts.part_filter import trusts_bounds
 
 Json = dict[str, Any]
@@ -39,12 +39,13 @@ _LAYOUT = b"lakebed 1"
 class _Cut(NamedTuple):
     """Of how many parts manifests are, on average."""
 
+    together: int  # so many of the newest parts are always in one manifest
     newest: int  # how many parts count as such
     among_newest: int
     among_others: int  # a multiple of it, so that a part that gets older only ever joins two manifests
 
 
-CUTS = {DATA: _Cut(192, 32, 256), DELETES: _Cut(384, 64, 384)}
+CUTS = {DATA: _Cut(0, 192, 32, 256), DELETES: _Cut(48, 384, 64, 384)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class PartEntry:
 
 def part_entry(part: Part, location: str) -> PartEntry:
     """The entry of a part."""
-    said = (location, part.rows, part.bytes, part.stats, sorted(part.partition_values.items()), part.max_block)
+    stats = loose_stats(part.stats)  # whether they are tight is in no manifest
+    said = (location, part.rows, part.bytes, stats, sorted(part.partition_values.items()), part.max_block)
     vector = part.deletion_vector
     twin = twin_of(part, vector, location) if vector is not None and vector.dead_rows else None
     path = hashlib.blake2b(part.path.encode(), digest_size=4).digest()
@@ -112,7 +114,8 @@ def _cut(
     cut, start = CUTS[content], 0
     newest = max(0, len(entries) - cut.newest)
     ends = [at for at, entry in enumerate(entries[:newest], 1) if entry.cut % cut.among_others == 0]
-    ends += [at for at, entry in enumerate(entries[newest:], newest + 1) if entry.cut % cut.among_newest == 0]
+    together = max(newest, len(entries) - cut.together)
+    ends += [at for at, entry in enumerate(entries[newest:together], newest + 1) if entry.cut % cut.among_newest == 0]
     for end in ends if ends and ends[-1] == len(entries) else [*ends, len(entries)]:
         own = tuple(entries[start:end])
         if own:
@@ -265,8 +268,9 @@ def _vector_entry(entry: PartEntry, columns: IcebergColumns, place: str) -> Json
     )
 
 
-def _pairs(values: Mapping[int, Any]) -> list[Json]:
-    return [{"key": key, "value": values[key]} for key in sorted(values)]
+def _pairs(values: Mapping[int, Any]) -> tuple[str, list[Json]]:
+    """A map as an array, named: else fastavro looks at each value to tell whether it is null."""
+    return "array", [{"key": key, "value": values[key]} for key in sorted(values)]
 
 
 def _digest(data: bytes) -> bytes:

@@ -99,7 +99,7 @@ def _text_end(text: bytes) -> bytes | None:
 
 def _flat(values: Mapping[str, Any], above: StoredPath = ()) -> Iterator[tuple[StoredPath, Any]]:
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             yield from _flat(value, (*above, name))
         else:
             yield (*above, name), value

@@ -89,7 +89,7 @@ class Part:
 
     def marked(self, deletion_vector: DeletionVector | None) -> Part:
         """The part with these dead rows; its statistics still hold, but no live row need be at their bounds."""
-        stats = _loose(self.stats) if deletion_vector else self.stats
+        stats = loose_stats(self.stats) if deletion_vector else self.stats
         return replace(self, deletion_vector=deletion_vector, stats=stats)
 
 
@@ -270,7 +270,7 @@ def at_version(action: Action, version: int, parts: int) -> Action:
     return action
 
 
-def _loose(stats: str | None) -> str | None:
+def loose_stats(stats: str | None) -> str | None:
     """Statistics of a part with dead rows: its bounds still hold, but no row need be at them (``tightBounds``)."""
     if stats is None or _LOOSE.search(stats):
         return stats

@@ -67,12 +67,21 @@ def test_manifests_of_the_newest_parts_are_small_and_the_others_few() -> None:
         assert cut.among_others % cut.among_newest == 0 and cut.newest >= 6 * cut.among_newest
 
 
-def test_a_vector_that_changes_changes_no_manifest_of_data() -> None:
-    rng = random.Random(1)
-    parts = [part(rng, at) for at in range(300)]
-    marked = [each.marked(inline(bitmap([1, 2, 3]))) if at == 150 else each for at, each in enumerate(parts)]
+def test_a_vector_that_comes_or_changes_changes_no_manifest_of_data() -> None:
+    parts = list(made_up(300).parts.values())
+    marked = [each.marked(inline(bitmap([1, 2, 3]))) if at >= 250 else each for at, each in enumerate(parts)]
     both = [[each.key for each in manifests(of) if each.content == DATA] for of in (parts, marked)]
-    assert both[0] == both[1] or parts[150].stats is None
+    assert both[0] == both[1]
+
+
+def test_vectors_that_change_among_the_newest_change_one_manifest() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        parts = [each for each in made_up(1500).parts.values() if each.deletion_vector]
+        before = {each.key for each in manifests(parts)}
+        for at in rng.sample(range(1, CUTS[DELETES].together + 1), 4):
+            parts[-at] = parts[-at].marked(inline(bitmap(range(20, 30))))
+        assert len([each for each in manifests(parts) if each.key not in before]) == 1
 
 
 @given(st.text(max_size=80), st.text(max_size=80))

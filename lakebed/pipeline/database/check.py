@@ -56,7 +56,7 @@ PUTS_PER_BATCH = 3
 GETS_PER_BATCH = 4
 """One before and one after each of them."""
 PUTS_PER_PUBLICATION = 10
-"""Of Iceberg's metadata: the median of a table of 10,000 parts into which changes come (``benchmarks.iceberg``)."""
+"""Of Iceberg's metadata: the mean, rounded up, of a table of 10,000 parts into which changes come (``benchmarks.iceberg``)."""
 
 
 @dataclass(frozen=True, slots=True)
