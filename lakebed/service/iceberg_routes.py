@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -176,11 +177,11 @@ class IcebergRest:
         value = {
             "metadata-location": f"{table.root.rstrip('/')}/{metadata_name(head.number)}",
             "metadata": head.document if mode == "all" else _with_refs_alone(head.document),
-            "config": store_settings(table.root, with_keys=keys),
+            "config": (config := store_settings(table.root, with_keys=keys)),
         }
         which = f"{head.document['table-uuid']}-v{head.number}-{head.document['current-snapshot-id']}"
-        tag = f"{which}-{head.base}-{len(head.snapshots)}-{mode}"
-        return Answer(value=value, etag=f"{tag}-keys" if keys else tag)
+        settings = hashlib.blake2b(orjson.dumps(config), digest_size=8).hexdigest()  # keys may be others by now
+        return Answer(value=value, etag=f"{which}-{head.base}-{len(head.snapshots)}-{mode}-{settings}")
 
     def _has_table(self, call: Call) -> Answer:
         self._table(call)

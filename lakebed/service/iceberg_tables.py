@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeAlias, TypeVar
 
-from lakebed.errors import TableNotFound
+from lakebed.errors import InvalidInput, InvalidSchema, TableNotFound
 from lakebed.iceberg.heads import FOLDER, HINT, Heads
 from lakebed.iceberg.metadata import Head
 from lakebed.iceberg.publisher import publish
@@ -128,13 +128,13 @@ class PublishedTables:
                     namespace, table, f"lakebed.iceberg is off for {name}, so Iceberg's readers have no metadata"
                 )
             if not may_publish:
-                raise Refused(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"nothing of {name} is published yet, though lakebed.iceberg is on: maintenance does it every "
-                    "lakebed.iceberg_seconds, lakebed compact --only publish at once, and so does this service for an operator",
-                    {"Retry-After": "10"},
-                )
-            publish(log, open_part_storage(log.root))
+                raise _unpublished(name, "and so does this service for an operator")
+            try:
+                publish(log, open_part_storage(log.root))
+            except InvalidSchema:
+                raise
+            except InvalidInput as error:  # the store takes nothing from this service
+                raise _unpublished(name, f"but this service can't: {error}") from error
             if (found := self._at(log.root)) is not None:
                 return found
         raise _no_table(namespace, table, "GET …/tables lists the tables of a namespace")
@@ -193,6 +193,15 @@ def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     kept.move_to_end(key)
     while len(kept) > _KEPT_MAX:
         kept.popitem(last=False)
+
+
+def _unpublished(name: str, here: str) -> Refused:
+    return Refused(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"nothing of {name} is published yet, though lakebed.iceberg is on: maintenance does it every "
+        f"lakebed.iceberg_seconds, lakebed compact --only publish at once, {here}",
+        {"Retry-After": "10"},
+    )
 
 
 def _no_table(namespace: Namespace, table: str, why: str) -> NoSuch:

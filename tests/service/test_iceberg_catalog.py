@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import lakebed
 from lakebed.discovery import TableName
 from lakebed.iceberg.heads import HINT, metadata_name
+from lakebed.service import iceberg_routes
 from lakebed.service.iceberg_routes import reached_by
 from lakebed.service.iceberg_tables import DEFAULT, identifier_of
 from lakebed.service.tokens import Role
@@ -458,7 +459,9 @@ def test_the_settings_of_the_store() -> None:
     assert reached_by(_Meta("http://127.0.0.1:9000", None), _Keys()) == own | keys
 
 
-def test_keys_are_shared_only_as_the_service_was_started(s3: Any, tmp_path: Path, serve: Serve) -> None:
+def test_keys_are_shared_only_as_the_service_was_started(
+    s3: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = f"s3://{s3.create_bucket()}/lake"
     table = lakebed.create(f"{root}/shop/orders", SCHEMA, keys=["id"], properties=ON)
     change(table)
@@ -481,3 +484,7 @@ def test_keys_are_shared_only_as_the_service_was_started(s3: Any, tmp_path: Path
     assert config(sharing, "reader") == plain, "for nobody who does not ask"
     shared = config(sharing, "reader", **wanted)
     assert shared.items() > plain.items() and shared["s3.secret-access-key"] == os.environ["AWS_SECRET_ACCESS_KEY"]
+    known = Catalog(sharing).ask("loadTable", "shop", "orders", **wanted)[1]["etag"]
+    assert Catalog(sharing).ask("loadTable", "shop", "orders", If_None_Match=known, **wanted)[0] == 304
+    monkeypatch.setattr(iceberg_routes, "store_settings", lambda root, with_keys: {"s3.secret-access-key": "another"})
+    assert Catalog(sharing).ask("loadTable", "shop", "orders", If_None_Match=known, **wanted)[0] == 200, "other keys"
