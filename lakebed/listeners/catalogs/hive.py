@@ -36,6 +36,8 @@ from lakebed.listeners.targets import Catalog
 _TIMEOUT_MS = 10_000
 _PORT = 9083
 _ATTEMPTS = 3
+_CHARACTERS = {"database": 128, "table": 256, "column": 767}
+"""Of the longest name that a metastore keeps. At a longer one it tries until nobody waits for its answer."""
 _PLACEHOLDER = "-__PLACEHOLDER__"
 _SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 _DELTA_FORMATS = (
@@ -64,6 +66,12 @@ class HiveClient:
     def ensure(self, name: Name, entry: Entry) -> bool:
         """See ``CatalogClient``."""
         name = _lower(name)
+        for what, text in (("database", name.database), ("table", name.table)):
+            if len(text) > _CHARACTERS[what]:
+                raise InvalidInput(
+                    f"{name} can't be entered: a metastore keeps no longer name than {_CHARACTERS[what]} characters of a {what}; "
+                    "leave the table out of the listener's, or give the listener another database"
+                )
         with self._answering(name) as client:
             for _ in range(_ATTEMPTS):
                 before = self._found(client, name)
@@ -164,7 +172,8 @@ class HiveClient:
         """A new entry. The metastore makes the folder of its location: for a Delta table none that anybody uses."""
         types, is_iceberg = self._types, bool(entry.metadata_location)
         formats = _ICEBERG_FORMATS if is_iceberg else _DELTA_FORMATS
-        fields = [types.FieldSchema(each.name.lower(), each.type, each.comment or None) for each in entry.columns]
+        fitting = [each for each in entry.columns if len(each.name) <= _CHARACTERS["column"]]
+        fields = [types.FieldSchema(each.name.lower(), each.type, each.comment or None) for each in fitting]
         if not is_iceberg:
             fields = [types.FieldSchema("col", "array<string>", "from deserializer")]
         return types.Table(

@@ -220,3 +220,19 @@ def test_what_is_too_long_for_a_metastore_holds_up_no_table(lake: Lake) -> None:
     orders.maintenance.publish_iceberg()
     assert Follower(lake.root, Catalog(url=lake.server.url, database=lake.database, format="iceberg")).step() == ""
     assert lake.entry().sd.cols[0].comment.startswith('it\'s the "number" é\nxxx')
+
+
+def test_names_that_are_too_long_for_a_metastore_hold_up_no_table(lake: Lake) -> None:
+    schema = pa.schema([("id", pa.int64()), ("n" * 768, pa.string()), ("note", pa.string())])
+    wide = lakebed.create(f"{lake.root}/public/wide", schema, keys=["id"], properties={"lakebed.iceberg": "on"})
+    wide.maintenance.publish_iceberg()
+    target = Catalog(url=lake.server.url, database=lake.database, format="iceberg")
+    assert Follower(lake.root, target).step() == ""
+    assert [each.name for each in lake.entry("wide").sd.cols] == ["id", "note"]
+    schemas = Follower(lake.root, Catalog(url=lake.server.url, database=f"{lake.database}_{{schema}}"))
+    make(lake.root, f"{'s' * 120}/orders")
+    make(lake.root, f"public/{'t' * 130}")
+    error = schemas.step()
+    assert "a metastore keeps no longer name than 128 characters of a database" in error and "orders" in error
+    found = table_in(lake.server.url, f"{lake.database}_public", "t" * 130)
+    assert found is not None, "the others are entered"
