@@ -296,6 +296,7 @@ def found(table: Path) -> dict[int, dict[str, object]]:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_spark_refuses_when_a_query_starts_is_reported_in_its_words(tmp_path: Path) -> None:
     table = "table: {path: t, keys: [id], schema: {id: long not null}}\n"

@@ -37,6 +37,7 @@ def submit(
     )
 
 
+@pytest.mark.long
 def test_a_submitted_program_has_the_master_and_the_settings_that_it_was_given(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -66,6 +66,7 @@ def worker(table: lakebed.Table, part: str) -> subprocess.CompletedProcess[str]:
     return ran(command)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_part_whose_merge_kills_the_process_is_parked_after_three_and_the_rest_is_merged(
     table: lakebed.Table,

@@ -29,6 +29,7 @@ def test_rows_of_some_types_are_those_of_the_database(
         assert outcome.steps == {**dict.fromkeys(STEPS, ""), "key change": large}, outcome
 
 
+@pytest.mark.long
 def test_rows_of_some_types_are_those_of_mariadb(
     kafka: KafkaServer, mariadb: MariaDbServer, debezium_mariadb: DebeziumMariaDb, tmp_path: Path
 ) -> None:

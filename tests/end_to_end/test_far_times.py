@@ -55,6 +55,7 @@ def events(kafka: KafkaServer, topic: str, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_an_infinity_is_one_in_every_mode(
     mode: str, kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer

@@ -123,6 +123,7 @@ def test_postgresqls_times_are_exact(postgres: PostgresServer, tmp_path: Path) -
     assert (rows[99], rows[100][2]) == ([None] * 7, INFINITY_MICROS)
 
 
+@pytest.mark.long
 def test_mariadbs_times_are_exact(mariadb: MariaDbServer, tmp_path: Path) -> None:
     name = NAME
     moments = [

@@ -108,6 +108,7 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
         debezium.release(name)
 
 
+@pytest.mark.long
 def test_rows_that_went_while_nobody_read_the_log_are_removed(
     kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def in_columns(types: dict[str, tuple[pa.DataType, list[Any]]]) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.long
 def test_every_type_at_its_edges(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
     rows = in_columns(TYPES)
     table = lakebed.create(tmp_path / "t", rows.schema, keys=["id"])

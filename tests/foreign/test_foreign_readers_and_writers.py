@@ -159,6 +159,7 @@ RUST_WRITERS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.long
 def test_every_foreign_writer_is_refused_and_leaves_the_table_as_it_is(
     past: Past, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -180,6 +180,7 @@ def test_delta_spark_reads_every_version(tmp_path: Path, spark: SparkSession) ->
         assert found_by(found, table, version) == settled_rows(table, version), f"delta-spark, version {version}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_table_of_delta_spark_with_mapped_and_widened_columns_is_adopted(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB

@@ -240,6 +240,7 @@ def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lakebed.open(tmp_path / "lake/orders").properties["lakebed.read_budget"] == "4"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     orders_table(tmp_path / "lake/orders")
@@ -274,6 +275,7 @@ def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lakebed.open(tmp_path / "lake/people").to_arrow().num_rows == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = orders_table(tmp_path / "lake/orders")
@@ -456,6 +458,7 @@ def test_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[-1] == len(pyiceberg(orders)) == len(orders.to_arrow())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metastore: MetastoreServer) -> None:
     around = Circumstances(instead={"thrift://metastore.example.com:9083": metastore.url})
@@ -526,6 +529,7 @@ def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == wanted
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, customers = (

@@ -144,6 +144,7 @@ def test_a_file_and_what_hadoop_kept_beside_it_are_deleted(
     assert not (tmp_path / "offsets").exists()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: SparkSession, tmp_path: Path) -> None:
     ends: list[int] = []
 

@@ -60,6 +60,7 @@ def ids(path: Path) -> list[int]:
     return sorted(lakebed.open(path).to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", *(pytest.param(form, marks=pytest.mark.long) for form in ("json", "parquet"))])
 def test_whatever_becomes_of_the_checkpoint_each_file_is_in_the_table_once(
     spark: SparkSession, tmp_path: Path, form: str

@@ -11,6 +11,7 @@ from tests.infra.s3 import S3Server
 from tests.monitoring.truth_on_s3 import run
 
 
+@pytest.mark.long
 def test_bytes_and_write_amplification_are_those_of_the_server_after_a_crash_too(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

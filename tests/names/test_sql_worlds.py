@@ -194,6 +194,7 @@ def test_no_statement_loses_what_others_do_meanwhile(seed: int, sql: Sql, tmp_pa
     assert sorted(row["id"] for row in lakebed.open(world.table.path).to_arrow().to_pylist()) == sorted(world.rows)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(delta_package(spark_version()) is None, reason="Delta has no release for this Spark")
 @seeds(1, quick=0)
 def test_a_delta_table_has_the_same_rows_after_the_same_statements(

@@ -34,6 +34,7 @@ def rows(table: lakebed.Table) -> dict[int, str]:
     return {row["id"]: row["v"] for row in table.to_arrow().to_pylist()}
 
 
+@pytest.mark.long
 def test_readers_here_and_elsewhere_see_the_same_rows_and_a_lost_disk_loses_none(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

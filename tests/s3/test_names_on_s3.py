@@ -12,6 +12,7 @@ from tests.s3.test_streams_over_s3a import run_driver
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_tables_in_a_bucket_have_names(s3: S3Server, tmp_path: Path) -> None:
     found = run_driver(Path(__file__).with_name("names_on_s3.py"), f"s3://{s3.create_bucket()}/lake", str(tmp_path))
     settled = found.pop("settled")

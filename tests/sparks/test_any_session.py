@@ -224,6 +224,7 @@ def in_a_new_session(folder: Path, conf: Mapping[str, str], **environment: str) 
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "conf", STARTED.values() if ALL else [_KRYO | _OTHER_CATALOG], ids=STARTED if ALL else ["a user's own"]
 )

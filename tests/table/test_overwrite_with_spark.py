@@ -173,6 +173,7 @@ table.overwrite(spark.range(5).selectExpr("id", "1 as day", "'new' as value"))
 """
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_before_it_commits_leaves_the_table_as_it_was(table: lakebed.Table) -> None:
     table.settle()
     version = table.version

@@ -82,6 +82,7 @@ def small(path: Path, **properties: str) -> lakebed.Table:
     return table
 
 
+@pytest.mark.long
 def test_a_table_is_found_among_two_thousand_and_only_a_page_of_them_is_drawn(serve: Served, page: Page) -> None:
     one = small(serve.lake / "copy")
     for number in range(2_000):

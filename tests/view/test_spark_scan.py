@@ -132,6 +132,7 @@ PREDICATES = (
 )
 
 
+@pytest.mark.long
 def test_predicates_give_the_same_rows_with_and_without_statistics(spark: SparkSession, parts: Parts) -> None:
     rows = sorted(random_rows(15000, 3), key=lambda row: (row["at"] is not None, row["at"] and row["at"].isoformat()))
     rng = random.Random(9)

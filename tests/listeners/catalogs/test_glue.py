@@ -166,6 +166,7 @@ def test_a_change_while_it_does_not_answer_is_there_when_it_answers_again(
     assert columns(entry(glue)) == {"id": "bigint", "note": "string"}
 
 
+@pytest.mark.long
 def test_a_table_in_s3_is_entered_where_it_is(
     glue: Any, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, metastore: MetastoreServer
 ) -> None:

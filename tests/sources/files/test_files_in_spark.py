@@ -145,6 +145,7 @@ AS_SPARK: dict[str, tuple[dict[str, str], bytes]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_lines_of_csv_mean_what_they_mean_to_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_number_of_csv_that_does_not_fit_is_neither_rounded_nor_made_infinite(
         run(spark, tmp_path, "csv", table=table)
 
 
+@pytest.mark.long
 def test_infinite_and_far_times_of_csv_are_stored_and_what_is_no_time_is_a_line_that_does_not_fit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
