@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +36,7 @@ from tests.infra.registry import RegistryServer
 from tests.infra.rest_catalog import RestCatalogServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
+from tests.scheduling import NearItsServers
 from tests.stepping import Steps
 from tests.waiting import wait_until
 from tests.worlds import TIMES
@@ -93,6 +94,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Long files first, or one of several processes would work alone at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> NearItsServers | None:
+    return NearItsServers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
