@@ -2,11 +2,12 @@
 
     python -m benchmarks.verify [--rows 2000000]
 
-1. A table of PostgreSQL with twelve types is filled by a formula, and a table of the lake by the same formula in DuckDB, in
+1. A table of PostgreSQL with 22 types of columns is filled by a formula, and a table of the lake by the same formula in DuckDB, in
    three batches that a merge makes one part of. No Kafka is between them, so nothing is waited for.
 2. The tables are compared without a pace. Processor time is that of the session's backend and of this process; blocks are those
-   that PostgreSQL counted for the table and its index.
-3. Differences of seven kinds are planted in the lake, and the tables compared again: exactly these must be found.
+   that PostgreSQL counted for the table and its index; memory is the most that this process had meanwhile.
+3. The same with all rows of the database as they were at one position (``--snapshot``).
+4. Differences of seven kinds are planted in the lake, and the tables compared again: exactly these must be found.
 """
 
 from __future__ import annotations
@@ -48,6 +49,25 @@ COLUMNS = {
     ),
     "uid": ("uuid", "md5(n::text)::uuid", "md5(n::varchar)::uuid::varchar"),
     "bytes": ("bytea", "decode(md5(n::text), 'hex')", "unhex(md5(n::varchar))"),
+    "digits": ("numeric", "n::numeric", "n::varchar"),
+    "code": ("char(4)", "lpad((n % 1000)::text, 4, '0')", "lpad((n % 1000)::varchar, 4, '0')"),
+    "label": ("varchar(20)", "'label ' || n % 13", "'label ' || n % 13"),
+    "doc": ("jsonb", "jsonb_build_object('n', n)", "'{\"n\": ' || n || '}'"),
+    "lasts": ("interval", "n * interval '1 second'", "n * 1000000"),
+    "clock": (
+        "time",
+        "time '00:00' + (n % 86400) * interval '1 second'",
+        "strftime(timestamp '2024-01-01' + to_seconds(n % 86400), '%H:%M:%S')",
+    ),
+    "local": (
+        "timestamp",
+        "timestamp '2024-01-01' + n * interval '1 microsecond'",
+        "make_timestamptz(1704067200000000 + n)",
+    ),
+    "numbers": ("int[]", "array[(n % 7)::int, null, 3]", "[(n % 7)::int, null, 3]"),
+    "flags": ("bit(8)", "(n % 256)::int::bit(8)", "unhex(lpad(to_hex(n % 256), 2, '0'))"),
+    "address": ("inet", "('10.0.' || n % 256 || '.1')::inet", "'10.0.' || n % 256 || '.1'"),
+    "place": ("point", "point(n, n / 4.0)", "{'x': n::double, 'y': n / 4.0::double}"),
 }
 """The type in PostgreSQL, and the value of row ``n`` in the SQL of both."""
 BATCHES = 3
@@ -66,9 +86,13 @@ def main() -> None:
         )
         table = filled(Path(folder, "lake"), args.rows)
         with closing(Database(f"postgresql://postgres@{HOST}:{postgres.port}/postgres")) as database:
-            print("| | seconds | backend CPU | own CPU | CPU µs a row | blocks read | keys one by one | differ |")
-            print("| --- " * 8 + "|")
+            print(
+                "| | seconds | backend CPU | own CPU | CPU µs a row | blocks read | MB of memory | keys one by one | differ |"
+            )
+            print("| --- " * 9 + "|")
             report("equal", table, database)
+            with closing(database.frozen(3600)) as frozen:
+                report("equal at one position", table, database, frozen)
             planted = plant(table, args.rows)
             found = report("seven differences", table, database)
         assert {one.key["id"]: one.kind for one in found.differences} == planted, found.differences
@@ -102,21 +126,26 @@ def plant(table: lakebed.Table, rows: int) -> dict[str, str]:
     return {str(key): kind for key, kind in zip([*keys[:6], 10 * rows], kinds, strict=True)}
 
 
-def report(what: str, table: lakebed.Table, database: Database) -> Found:
+def report(what: str, table: lakebed.Table, database: Database, frozen: Database | None = None) -> Found:
     """Compare, and print a line."""
     internals = internals_of(table)
     snapshot: Snapshot = internals.log.refresh()
     shape = shape_of(database.columns("public", "proven"), snapshot)
     assert isinstance(shape, Shape) and shape.is_ordered and not shape.left_out, shape
     source = PostgresTable(database, "public", "proven", shape)
-    [(backend,)] = database.all("select pg_backend_pid()")
+    scan = frozen.table("public", "proven", shape) if frozen else None
+    [(backend,)] = (frozen or database).all("select pg_backend_pid()")
+    Path("/proc/self/clear_refs").write_text("5")  # the most memory is that from now on
     began, own, its, blocks = time.monotonic(), time.process_time(), cpu_of(backend), blocks_of(database)
     with closing(LakeTable(internals, shape, lambda _: snapshot)) as lake:
-        found = Proof(shape, source, lake, Pace(float("inf"))).run()
+        found = Proof(shape, source, lake, Pace(float("inf")), scan=scan).run()
     seconds, own, its = time.monotonic() - began, time.process_time() - own, cpu_of(backend) - its
+    if frozen:
+        frozen.close()  # PostgreSQL counts its blocks then
     per_row = (own + its) / found.rows.rows * 1e6
     print(
         f"| {what} | {seconds:.1f} | {its:.1f} | {own:.1f} | {per_row:.2f} | {blocks_of(database) - blocks:,} | "
+        f"{most_memory_mb():,.0f} | "
         f"{found.keys:,} | {found.differing_keys:,} |",
         flush=True,
     )
@@ -127,6 +156,12 @@ def cpu_of(pid: int) -> float:
     """The processor seconds of a process (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def most_memory_mb() -> float:
+    """The most memory that this process had (Linux)."""
+    [line] = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM")]
+    return int(line.split()[1]) / 1e3
 
 
 def blocks_of(database: Database) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lakebed.errors import InvalidInput
 from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import (
     Difference,
@@ -137,6 +138,10 @@ class Proof:
     def _spans(self, after: Key | None = None) -> Iterator[Span]:
         while True:
             upto = self._scan.bound(after, self._bucket_rows)
+            if upto is not None and upto == after:
+                raise InvalidInput(
+                    f"the source gives the key {', '.join(upto)} after itself: it orders keys in another way"
+                )
             yield Span(after=after, upto=upto)
             if upto is None:
                 return

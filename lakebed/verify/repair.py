@@ -139,6 +139,13 @@ def _remove(internals: Internals, shape: Shape, bounds: dict[Key, int]) -> int:
     ).rows
 
 
+def _literal(text: str) -> str:
+    """SQL that is kept can't have a NUL."""
+    return (
+        "(" + " || chr(0) || ".join(literal(one) for one in text.split("\0")) + ")" if "\0" in text else literal(text)
+    )
+
+
 def _is(shape: Shape, key: Key) -> str:
     pairs = zip(shape.keys, shape.of_keys, key, strict=True)
-    return "(" + " and ".join(f"{quote(one.name)} = {put(of.lake, literal(text))}" for one, of, text in pairs) + ")"
+    return "(" + " and ".join(f"{quote(one.name)} = {put(of.lake, _literal(text))}" for one, of, text in pairs) + ")"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from lakebed.positions.resnapshots import active, resnapshot_of
 from lakebed.verify.comparing import Key
 
 PAUSE_SECONDS = 0.5
+SIGNAL_BYTES_MAX = 500_000
+"""Of what is asked for at once: a record of Kafka has a megabyte at most, unless its brokers say otherwise."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +34,13 @@ class Resending:
 
     def __call__(self, keys: Sequence[Key]) -> None:
         """Ask for the rows of some keys, and wait for them. Raises Retry, InvalidInput."""
+        if len(keys) > 1 and len(json.dumps(self.condition(keys))) > SIGNAL_BYTES_MAX:
+            self(keys[: len(keys) // 2])
+            self(keys[len(keys) // 2 :])
+        else:
+            self._send(keys)
+
+    def _send(self, keys: Sequence[Key]) -> None:
         if active(self.log.refresh()) is not None:
             raise Retry(
                 f"rows of {self.table} are being sent again already (lakebed status); repair it when they have come"

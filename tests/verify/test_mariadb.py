@@ -139,6 +139,18 @@ KEYS: dict[str, tuple[str, pa.DataType, list[tuple[str, Any]]]] = {
     ),
     "timestamp": ("timestamp(6)", MOMENT, [("'2024-03-31 01:30:00.000001'", moment(2024, 3, 31, 1, 30, 0, 1))]),
     "year": ("year", pa.int32(), [("1901", 1901), ("2024", 2024)]),
+    "enum": (
+        "enum('z', 'it''s \\\\ {}', 'A', 'a', 'B') collate utf8mb4_bin",
+        pa.string(),
+        [("'z'", "z"), ("2", "it's \\ {}"), ("'a'", "a"), ("'A'", "A"), ("'B'", "B")],
+    ),
+    "set": ("set('b', 'a', 'it''s')", pa.string(), [("'a,b'", "b,a"), ("''", ""), ("'it''s'", "it's"), ("'b'", "b")]),
+    "uuid": (
+        "uuid",
+        pa.string(),
+        [(f"'{one}'", one) for one in ("123e4567-e89b-12d3-a456-426614174000", "00000000-0000-4000-8000-0000000000ff")],
+    ),
+    "inet6": ("inet6", pa.string(), [("'2001:db8::1'", "2001:db8::1"), ("'::1'", "::1")]),
 }
 
 

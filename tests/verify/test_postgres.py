@@ -17,6 +17,7 @@ from lakebed.verify.canonical import Shape
 from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.proof import Found, Proof
+from lakebed.verify.repair import _remove
 from lakebed.verify.source import Pace
 from lakebed.verify.sources.postgres import Database, PostgresTable
 from tests.infra.postgres import PostgresServer
@@ -131,6 +132,26 @@ def test_pairs_are_read_whatever_the_search_path_is(server: PostgresServer, tmp_
     rows = [{"k": 1, "v": '{"a": null, "b": "x\\"y"}'}, {"k": 2, "v": "{}"}]
     table = made(tmp_path / "t", rows, {"k": pa.int32()}, pa.string())
     assert compared(url(server, "misled"), "pairs", table).keys == 0
+
+
+def test_a_key_with_a_character_that_the_database_can_not_have_is_found_and_removed(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    server.sql("create table texts (k text primary key, v text); insert into texts values ('a', 'b')", NAME)
+    schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("v", pa.string())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["k"], sequence_by="source.lsn")
+    table.apply([{"k": key, "v": "b", "source.lsn": 1} for key in ("a", "a\0")])
+    internals, log = lakebed.table.internals_of(table), log_of(table)
+    with closing(Database(url(server))) as database:
+        shape = shape_of(database.columns("public", "texts"), log.refresh())
+        assert isinstance(shape, Shape), shape
+        source = PostgresTable(database, "public", "texts", shape)
+        with closing(LakeTable(internals, shape, lambda _: log.refresh())) as lake:
+            proof = Proof(shape, source, lake, Pace(float("inf")))
+            assert [(one.kind, one.key) for one in proof.run().differences] == [("surplus", {"k": "a\0"})]
+            _remove(internals, shape, {("a\0",): 1 << 62})
+            assert proof.run().differing == {}
+    assert table.to_arrow()["k"].to_pylist() == ["a"]
 
 
 def test_rows_that_a_policy_hides_are_an_error(server: PostgresServer, tmp_path: Path) -> None:

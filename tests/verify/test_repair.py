@@ -211,6 +211,20 @@ def test_a_connector_that_stops_in_the_midst_is_not_waited_for_for_ever(tmp_path
     assert clock.now == 1_160 and len(slept) == 122  # so that it also ends with the process
 
 
+def test_no_signal_is_longer_than_a_record_of_kafka_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Key]] = []
+    monkeypatch.setattr(Resending, "_send", lambda self, keys: asked.append(keys))
+    asking: Any = None
+    send = Resending(
+        asking=asking, table="t", log=log_of(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])), wait_seconds=60,
+        condition=lambda keys: " or ".join(f"k = '{text}'" for (text,) in keys), tell=lambda text: None,
+    )  # fmt: skip
+    keys = [(letter * 200_000,) for letter in "abcde"] + [("ä" * 400_000,)]
+    send(keys)
+    assert [key for some in asked for key in some] == keys
+    assert [len(some) for some in asked] == [1, 2, 1, 1, 1], "a single one is sent whatever it takes"
+
+
 def test_columns_that_change_meanwhile_end_the_comparison_in_a_sentence(tmp_path: Path) -> None:
     shop = shop_of(tmp_path / "t", 1)
     plant(shop)

@@ -18,6 +18,7 @@ MySQL differs in a few names of settings. Nobody has tried it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -267,6 +268,16 @@ def transactions_of(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
+_MEMBER = re.compile("'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"\\(.)|''")
+
+
+def members_of(shown: str) -> tuple[str, ...]:
+    """The members of a type as MariaDB shows it, such as ``enum('a','it''s')``."""
+    controls = {"n": "\n", "r": "\r", "0": "\0", None: "'"}
+    return tuple(_ESCAPED.sub(lambda found: controls.get(found[1], found[1]), one) for one in _MEMBER.findall(shown))
+
+
 def _type_of(kind: str, shown: str, precision: int | None, scale: int | None, collation: str | None) -> MariaDbType:
     return MariaDbType(
         name=kind.lower(),
@@ -274,6 +285,7 @@ def _type_of(kind: str, shown: str, precision: int | None, scale: int | None, co
         precision=precision,
         scale=scale,
         is_ordered_by_bytes=collation is None or collation in _BYTE_ORDERS,
+        members=members_of(shown) if kind in ("enum", "set") else (),
     )
 
 

@@ -359,6 +359,9 @@ class PostgresTable:
 
     def _of(self, keys: Sequence[Key], outputs: Sequence[str]) -> list[tuple[Any, ...]]:
         """The canonical keys and these outputs of the rows of some keys."""
+        keys = [key for key in keys if not any("\0" in text for text in key)]  # no row of PostgreSQL has it
+        if not keys:
+            return []
         numbers = range(len(self._keys))
         arrays = ", ".join(f"{GIVEN}::text[]" for _ in numbers)
         given = ", ".join(f"k{at}" for at in numbers)
