@@ -18,11 +18,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
+from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
 from lakebed.quoting import quote
 from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
@@ -58,6 +59,17 @@ _CONNECTION: dict[str, Any] = {
 }
 _BYTE_ORDERS = ("C", "POSIX", "C.UTF-8", "C.utf8")
 _REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password", "permission denied")
+_NO_RIGHT = (
+    "a snapshot needs a user that may make a replication slot: alter role NAME replication; without --snapshot tables are "
+    "compared without a slot"
+)
+_REFUSED_REPLICATION = {
+    "max_wal_senders": (
+        "a snapshot needs a connection for replication, and all of the database's are in use; raise max_wal_senders"
+    ),
+    "WAL sender": _NO_RIGHT,
+    "walsender": _NO_RIGHT,
+}
 GIVEN = "\0"
 """Where a query has a value that is given beside it. No name and no text of PostgreSQL has this character."""
 T = TypeVar("T")
@@ -225,19 +237,9 @@ def _replication(url: str) -> psycopg.Connection[tuple[Any, ...]]:
     import psycopg
 
     options = f"{_options(url)} -c lock_timeout={_TRANSACTIONS_SECONDS_MAX}s"
-    try:
-        return _connected(lambda: psycopg.connect(url, options=options, replication="database", **_CONNECTION))
-    except LakebedError as error:
-        if "max_wal_senders" in str(error):
-            raise InvalidInput(
-                "a snapshot needs a connection for replication, and all of the database's are in use; raise max_wal_senders"
-            ) from None
-        if "wal sender" in str(error).lower() or "walsender" in str(error):
-            raise InvalidInput(
-                "a snapshot needs a user that may make a replication slot: alter role NAME replication; without --snapshot "
-                "tables are compared without a slot"
-            ) from None
-        raise
+    return _connected(
+        lambda: psycopg.connect(url, options=options, replication="database", **_CONNECTION), _REFUSED_REPLICATION
+    )
 
 
 def _exported(replication: psycopg.Connection[tuple[Any, ...]]) -> tuple[int, str]:
@@ -406,12 +408,18 @@ def _options(url: str) -> str:
     return " ".join([*([str(own)] if own else []), *(f"-c {name}={value}" for name, value in _SETTINGS.items())])
 
 
-def _connected(connect: Callable[[], T]) -> T:
-    """A connection. A refusal has no code, so its text tells those that will come again. Raises InvalidInput, Retry."""
+def _connected(connect: Callable[[], T], refused: Mapping[str, str] = MappingProxyType({})) -> T:
+    """A connection. A refusal has no code, so its text tells those that will come again. Raises InvalidInput, Retry.
+
+    ``refused``: what is said instead, by what the refusal has.
+    """
     try:
         return _asked(connect)
     except Retry as error:
         _, _, said = str(error).partition("did not answer: ")
+        for text, sentence in refused.items():
+            if text in said:
+                raise InvalidInput(sentence) from None
         if any(text in said for text in _REFUSALS):
             raise InvalidInput(f"the database refuses the user or the address in database.verify.url: {said}") from None
         raise
