@@ -2,7 +2,7 @@
 
     python -m benchmarks.verify [--rows 2000000]
 
-1. A table of PostgreSQL with 22 types of columns is filled by a formula, and a table of the lake by the same formula in DuckDB, in
+1. A table of PostgreSQL with 22 types is filled by a formula, and a table of the lake by the same formula in DuckDB, in
    three batches that a merge makes one part of. No Kafka is between them, so nothing is waited for.
 2. The tables are compared without a pace. Processor time is that of the session's backend and of this process; blocks are those
    that PostgreSQL counted for the table and its index; memory is the most that this process had meanwhile.
