@@ -11,6 +11,7 @@ Where the actions of two operations would be the same, an entry distinguishes th
 - A restore may look like any of them. It writes the entry ``lakebed.restored``.
 - Rows whose time to live has ended leave like those of a delete in a table without keys, with the entry
   ``lakebed.rows_expired``.
+- A MERGE INTO that only inserts rows in a table without keys looks like an append. It writes the entry ``lakebed.merged_into``.
 - A change of the schema and one of properties both set the metadata. The former writes an entry ``lakebed.schema.…``.
 - A change part records whether a mutation wrote it (``ChangePart.mutation``).
 - A claim that ends keeps its description in the action that ends it, so an upload differs from a merge.
@@ -41,6 +42,7 @@ from lakebed.log.entries import (
     EXPIRED,
     FILES,
     HOLD,
+    MERGED_INTO,
     POSITION,
     PURGE,
     PURGED,
@@ -120,6 +122,11 @@ def restored(version: int, earlier: int) -> Domain:
 def rows_expired(column: str, before: str, looked_ms: int) -> Domain:
     """The entry of a commit that removes old rows: before what their column was, and when rows within parts were looked for."""
     return Domain(ROWS_EXPIRED, orjson.dumps({"column": column, "before": before, "looked_ms": looked_ms}).decode())
+
+
+def merged_into(version: int) -> Domain:
+    """The entry of a MERGE INTO that inserts rows in a table without keys: the version that it read."""
+    return Domain(MERGED_INTO, orjson.dumps({"version": version}).decode())
 
 
 def expires_rows(commit: Commit) -> bool:
@@ -213,7 +220,8 @@ def _kind_of_parts(commit: Commit) -> CommitKind | None:
     detached = [action for action in actions if isinstance(action, Domain) and action.domain.startswith(DETACHED)]
     if moved and detached:
         return CommitKind.ATTACH_PARTITION if detached[0].removed else CommitKind.DETACH_PARTITION
-    if any(part.mutation for part in changes) or any(isinstance(action, RemovePart) for action in moved):
+    is_merge = any(_sets(action, MERGED_INTO) for action in actions)
+    if is_merge or any(part.mutation for part in changes) or any(isinstance(action, RemovePart) for action in moved):
         return CommitKind.MUTATION
     return CommitKind.APPEND if brings else None
 

@@ -12,7 +12,8 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    which only brings what was in the tail.
 5. A restore of an earlier version: whatever read or replaces rows is worked out again.
 6. What both changed, by the table's scope: the same part, the same partition, or anything in the table. With the scope ``table``
-   two rewrites by users are never made of one version: the second ends (``commit_loop``).
+   two rewrites by users are never made of one version: the second ends (``commit_loop``). One that inserts what it did not find
+   (``inserts_missing``) is worked out again after any rewrite. An append reads nothing, so it counts as the later one of the two.
 7. Claims: another claim on the same parts, or a commit that ended or took over the claim that ours rests on.
 8. Positions: a writer that read the same topic into the table.
 9. A purge (``purges``): whatever was planned before it is planned again.
@@ -98,6 +99,7 @@ class ReadWriteSet:
     read_changes: bool = False  # whether it relies on having seen every change
     joining: Keys | None = None  # keys that it brings or changes: changes of others do not matter to it
     whole_table: bool = False  # whether it relies on the table being exactly as read (truncate)
+    inserts_missing: bool = False  # whether it brings rows because it found no others, in a table without keys
     # paths of parts that it claims: they must stay in the base, and have no other claim
     claimed: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()  # entries that it replaces or depends on
@@ -124,7 +126,7 @@ def find_conflict(
     is_settle = settles(winner)
     if restores(winner) and not access.is_blind:
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
-    if access.read_changes and takes_rows_away(winner):
+    if (access.read_changes or access.inserts_missing) and takes_rows_away(winner):
         return Conflict(winner.version, ConflictKind.PARTS, "rows that were read left the table")
     for action in winner.actions:
         match action:
@@ -162,7 +164,7 @@ def find_conflict(
             case _:
                 pass
     spares_parts = is_append(winner.actions) or kind_of(winner) is CommitKind.ALTER
-    if scope == "table" and not access.is_blind and kind_of(winner) in REWRITES:
+    if (access.inserts_missing or scope == "table") and not access.is_blind and kind_of(winner) in REWRITES:
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     if replaces and (access.whole_table or (scope == "table" and not spares_parts)):
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)

@@ -2,8 +2,9 @@
 
 1. Spark computes the changes of a version, of rows that it scans with the path of their part and their number in it.
 2. The new rows are written as parts, and the old ones marked in deletion vectors, in one commit.
-3. If another commit has marked or replaced one of these parts, all is computed again. So it is if a statement inserts, and any
-   rows came: they may be what its condition asks for. Other rows that came are rows after the statement.
+3. If another commit has marked or replaced one of these parts, all is computed again. So it is if a MERGE inserts, and another
+   statement changed or inserted rows, which may be what its condition asks for. An append reads no rows: it counts as one after
+   the statement, so a stream of them holds up none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyroaring import BitMap64
 from lakebed.decode.row_changes import RowChanges
 from lakebed.ingest.batch_writer import WriteTask, in_tasks
 from lakebed.ingest.changes_frame import changes_frame
+from lakebed.log.commit_kind import merged_into
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import Operation
@@ -92,12 +94,13 @@ class _Running:
 
         if not changes.dying and not changes.written:
             return Finished(result(snapshot.version))
-        condition = self._statement.condition
+        condition, inserts = self._statement.condition, changes.counts["inserted"] > 0
+        actions = marks(snapshot, changes.dying, changes.written, self._internals.deletion_vectors)
         return Proposal(
-            actions=marks(snapshot, changes.dying, changes.written, self._internals.deletion_vectors),
+            actions=[*actions, merged_into(snapshot.version)] if inserts else actions,
             access=ReadWriteSet(
                 parts={path: snapshot.parts[path].partition_key for path in changes.dying},
-                whole_table=changes.counts["inserted"] > 0,
+                inserts_missing=inserts,
             ),
             result=committed,
             parameters={"predicate": condition} if condition else {},

@@ -163,7 +163,14 @@ def test_each_kind_of_entry_has_a_decoder_here() -> None:
     named_batches = (entries.STREAM, entries.NAMED_BATCH, entries.APPLIED)  # in ``txn``
     points = (entries.POINT, entries.SETTLED, entries.SETTLED_TABLE)  # see below
     # Lists of names, or their presence is all that counts.
-    plain = (entries.FRESH_TABLES, entries.TRUNCATED, entries.REPLACED, entries.RESTORED, entries.REMARKS)
+    plain = (
+        entries.FRESH_TABLES,
+        entries.TRUNCATED,
+        entries.REPLACED,
+        entries.RESTORED,
+        entries.MERGED_INTO,
+        entries.REMARKS,
+    )
     kinds = {value for name, value in vars(entries).items() if name.isupper() and isinstance(value, str)}
     for kind in kinds:
         is_entry = kind.startswith("lakebed.")

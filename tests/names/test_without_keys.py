@@ -134,20 +134,27 @@ def test_a_statement_is_computed_again_if_its_rows_change(sql: Sql, visits: lake
     assert sql(ROWS) == [("a", 1), ("b", 103), ("b", 104), ("c", 4), ("d", None)]
 
 
-def test_rows_that_come_meanwhile_are_looked_at_by_a_merge_that_inserts_and_by_no_other(
-    sql: Sql, visits: lakebed.Table
-) -> None:
-    def came(page: str) -> None:
-        visits.apply(pa.table({"page": [page], "n": pa.array([7], pa.int64())}))
+MERGE_ONE = (
+    "merge into lake.shop.visits t using (select 'e' as page, 1L as n) s on t.page = s.page "
+    "when matched then update set n = t.n + 1 when not matched then insert *"
+)
 
-    merge = "merge into lake.shop.visits t using (select '{}' as page, 1L as n) s on t.page = s.page "
-    with meanwhile(lambda: came("e"), lambda: came("e")):
-        sql(f"{merge.format('e')} when matched then update set n = t.n + 1 when not matched then insert *")
-    assert sql("select n from lake.shop.visits where page = 'e' order by n") == [(7,), (8,)]  # one came after an update
 
-    with meanwhile(lambda: came("a")):
-        sql(f"{merge.format('a')} when matched then update set n = 0")
-    assert sql("select n from lake.shop.visits where page = 'a' order by n") == [(0,), (7,)]
+def test_an_append_that_comes_meanwhile_counts_as_later_than_a_merge(sql: Sql, visits: lakebed.Table) -> None:
+    with meanwhile(lambda: visits.apply(pa.table({"page": ["e"], "n": pa.array([7], pa.int64())}))):
+        assert sql(MERGE_ONE) == [(1, 0, 0, 1, None)]
+    assert sql("select n from lake.shop.visits where page = 'e' order by n") == [(1,), (7,)]
+
+
+def test_a_merge_that_inserts_sees_what_other_statements_did_meanwhile(sql: Sql, visits: lakebed.Table) -> None:
+    with meanwhile(lambda: visits.update({"page": "'e'"}, "page = 'a'")):
+        assert sql(MERGE_ONE) == [(1, 1, 0, 0, None)]
+    with meanwhile(lambda: sql(MERGE_ONE.replace("'e'", "'f'"))):
+        assert sql(MERGE_ONE.replace("'e'", "'f'")) == [(1, 1, 0, 0, None)]
+    assert sql("select * from lake.shop.visits where page in ('e', 'f') order by page") == [("e", 2), ("f", 2)]
+    with meanwhile(visits.truncate):
+        assert sql(MERGE_ONE) == [(1, 0, 0, 1, None)]
+    assert sql(ROWS) == [("e", 1)]
 
 
 def test_a_table_that_another_writer_began_is_changed(spark: SparkSession, sql: Sql, tmp_path: Path) -> None:
