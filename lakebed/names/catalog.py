@@ -20,6 +20,7 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.names.definitions import READS, VERSION, alteration_of, definition_of
 from lakebed.operations.drop import drop_table, remove_dropped
+from lakebed.parts.changes import write_spec_of
 from lakebed.schema.change import path_of
 from lakebed.settings import suggest
 from lakebed.storage.data_files import open_part_storage
@@ -286,11 +287,12 @@ def described(loaded: Loaded) -> dict[str, Any]:
             "keys": [],
             "partitions": [],
             "is_metadata": True,
+            "combines": False,
             "rows": len(rows),
             "bytes": rows.nbytes,
             "properties": {"provider": "lakebed", "location": loaded.table.path},
         }
-    snapshot = loaded.snapshot
+    snapshot, spec = loaded.snapshot, write_spec_of(loaded.snapshot)
     schema, _ = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
     properties = {
         **snapshot.metadata.configuration,
@@ -309,6 +311,7 @@ def described(loaded: Loaded) -> dict[str, Any]:
         "keys": keys,
         "partitions": list(snapshot.metadata.partition_columns),
         "is_metadata": False,
+        "combines": spec.resolves_by_group or spec.keeps_first,
         "rows": sum(part.rows - part.dead_rows for part in snapshot.parts.values())
         + sum(part.rows - 2 * part.deletes for part in snapshot.tail.values()),
         "bytes": sum(part.bytes for parts in (snapshot.parts, snapshot.tail) for part in parts.values()),

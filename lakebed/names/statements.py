@@ -88,7 +88,7 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
     if (combines or not spec.keys) and (done := _by_verb(table, statement)) is not None:
         return done
     if combines:
-        raise Unsupported(_WHY_NOT.format(statement=statement.kind, table=statement.table))
+        require_verb(statement)
     operation, changes = _OPERATIONS[statement.kind], _Changes(table, statement)
     check = refusing_losers(internals.storage, internals.deletion_vectors, internals.locators.for_reading)
     condition = statement.condition
@@ -101,6 +101,12 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
 
     result = observed(table.path, internals.log, operation, condition or "", work)
     return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read if spec.keys else -1
+
+
+def require_verb(statement: StatementInJvm) -> None:
+    """Raises Unsupported for one that no verb says: it gives rows whole, and those of its table come of several changes each."""
+    if statement.as_verb is None:
+        raise Unsupported(_WHY_NOT.format(statement=statement.kind, table=statement.table))
 
 
 def _by_verb(table: Table, statement: StatementInJvm) -> Counts | None:
@@ -206,8 +212,13 @@ class _Changes:
         return self._here(self._looked_up(snapshot, spec, asked), snapshot)
 
     def _here(self, rows: pa.Table, snapshot: Snapshot) -> DataFrame:
-        """Few rows of the table: what Spark computes of them is one task."""
-        return self._statement.few(frame_of(self._statement.session, rows, snapshot.metadata.schema_string))
+        """Few rows of the table: what Spark computes of them is one task.
+
+        As a checkpoint, because rules of Spark go through each row that a plan itself has. It has the size of the rows: of
+        unknown ones Spark takes the size for large, and plans shuffles.
+        """
+        frame = frame_of(self._statement.session, rows, snapshot.metadata.schema_string)
+        return frame.localCheckpoint(eager=False).coalesce(1)
 
     def _looked_up(self, snapshot: Snapshot, spec: WriteSpec, keys: pa.Table, hidden: str | None = None) -> pa.Table:
         """The rows with these keys, by the users' names, and perhaps with a hidden column of integers."""

@@ -1,22 +1,34 @@
-"""Streams that are written to a table by its name: ``df.writeStream.toTable("lake.shop.orders")``.
+"""Streams of a table by its name.
+
+**That are written to it**: ``df.writeStream.toTable("lake.shop.orders")``.
 
 Each batch is brought as ``Table.ingest`` brings it: in one commit, which has the number of the batch and the id of the query, so
 a batch that Spark repeats is left out. A row that does not fit ends the query, as it ends an INSERT. In the mode ``complete`` a
 batch is all rows, and replaces those of the table.
+
+**That are read from it**: ``spark.readStream.table("lake.shop.orders")`` is the stream of its changes (``view.changes``) in the
+columns of the table. These can't say that a row has left, so a delete ends the query.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lakebed.errors import InvalidInput
 from lakebed.ingest.apply import How, frame_changes
 from lakebed.ingest.stream import Backpressure, FrameIngest
+from lakebed.parts.change_columns import columns_at
+from lakebed.quoting import quote_for_spark
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.table import Table, internals_of
+from lakebed.table import open as open_table
+from lakebed.view.changes import register
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+_FIRST = "startingVersion"
 _HOW = How(policy=EvolvePolicy(on_mismatch="fail"))
 
 
@@ -37,3 +49,31 @@ class StreamedTable:
         stream, frame, _ = frame_changes(rows, _HOW, internals.log, evolution, strict=True)
         common = internals.path, internals.log, stream, "fail", internals.quarantine_log
         FrameIngest(*common, backpressure=self._backpressure)(frame, batch_id)
+
+
+def stream_of(session: SparkSession, root: str, called: str, options: Mapping[str, str]) -> DataFrame:
+    """The rows that versions brought, the newest whole row of a key that changed.
+
+    Raises InvalidInput for an option that is unknown; the stream ends with an error at a version in which rows left.
+    """
+    from pyspark.sql.functions import col, concat, lit, raise_error, rand, when
+
+    given = {name.lower(): value for name, value in options.items()}
+    first = given.pop(_FIRST.lower(), "0")
+    if given or not first.isdecimal():
+        raise InvalidInput(f"a stream of {called} has one option, {_FIRST}, which is the number of a version")
+    columns = columns_at(internals_of(open_table(root)).log.refresh())
+    register(session)
+    changes = session.readStream.format("lakebed_changes").option("path", root).option(_FIRST, first).load()
+    kind, version = (col(quote_for_spark(name)) for name in (columns.names.type, columns.names.version))
+    why = concat(
+        lit(f"rows left {called} in version "),
+        version.cast("string"),
+        lit(
+            f", which its columns can't say: read the stream .format('lakebed_changes').option('path', '{root}'), which has "
+            f"{columns.names.type}, or begin after that version with the option {_FIRST}"
+        ),
+    )
+    # With chance in it Spark evaluates it before the conditions of the query, which might leave out a row that has to be seen.
+    is_brought = when((kind == "upsert") & (rand() < 1), lit(True)).otherwise(raise_error(why).cast("boolean"))
+    return changes.where(is_brought).select(*map(quote_for_spark, columns.mapping.logical.names))

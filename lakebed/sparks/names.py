@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,8 +197,13 @@ class StatementInJvm:
     """A ``Statement`` of the JVM: what a user's command changes, as Spark computes it."""
 
     def __init__(self, session: SparkSession, java: Any) -> None:
-        self.session = session_of(session, java.session())
+        self._known = session
         self._java = java
+
+    @cached_property
+    def session(self) -> SparkSession:
+        """The session that runs it."""
+        return session_of(self._known, self._java.session())
 
     @property
     def kind(self) -> str:
@@ -241,10 +247,6 @@ class StatementInJvm:
     def source(self, few: int) -> tuple[DataFrame, bool]:
         """The rows that are inserted, or a MERGE's source, which stay what they are, and whether they are at most so many."""
         return self._frame(self._java.source(few)), bool(self._java.isFew())
-
-    def few(self, rows: DataFrame) -> DataFrame:
-        """Few rows, so that what is computed of them is one task."""
-        return self._frame(self._java.few(rows._jdf))
 
     def keys_of_source(self, source: DataFrame) -> DataFrame | None:
         """The keys of the rows that a MERGE may meet; None if its condition is not that all keys are equal."""

@@ -70,11 +70,16 @@ def changes_dataframe(
             version=from_version,
             oldest=log.oldest_version(),
         )
+    register(session)
+    reader = session.read.format("lakebed_changes").option("path", path)
+    return reader.option("startingVersion", str(from_version)).option("endingVersion", str(last)).load()
+
+
+def register(session: SparkSession) -> None:
+    """Let a session know the source."""
     if session not in _registered:
         session.dataSource.register(ChangesSource)
         _registered.add(session)
-    reader = session.read.format("lakebed_changes").option("path", path)
-    return reader.option("startingVersion", str(from_version)).option("endingVersion", str(last)).load()
 
 
 @methods_cross_spark

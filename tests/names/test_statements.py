@@ -307,6 +307,7 @@ def test_changes_that_are_not_of_whole_rows_are_what_the_verbs_do(sql: Sql) -> N
             AnalysisException, match=r"shop\.sums has groups of columns, aggregates or first rows: a row"
         ):
             sql(statement)
+        assert "aggregates or first rows: a row" in str(sql(f"explain {statement}"))
     assert sql("select * from lake.shop.sums") == [(1, 3, 112, "n")]
 
 

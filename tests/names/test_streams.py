@@ -125,3 +125,35 @@ def test_a_row_that_does_not_fit_ends_the_query(
 def test_a_metadata_table_is_not_written(orders: lakebed.Table, arriving: DataFrame, run: Callable[..., None]) -> None:
     with pytest.raises(AnalysisException, match="it is a metadata table, which can't be changed"):
         run(arriving, "orders.parts")
+
+
+def test_a_table_is_read_as_a_stream_of_its_rows(
+    spark: SparkSession, sql: Sql, catalog: str, orders: lakebed.Table, run: Callable[..., None]
+) -> None:
+    rows = spark.readStream.table(f"{catalog}.shop.orders").where("id < 9 and region is not null")
+    run(rows, "copy")
+    sql("insert into lake.shop.orders values (1, 'z', 11), (9, 'y', 90), (8, null, 8)")
+    orders.settle()
+    run(rows, "copy")
+    assert sql("select * from lake.shop.copy order by id, n") == [
+        (1, "a", 10), (1, "z", 11), (2, "b", 20), (3, "c", 30),
+    ]  # fmt: skip
+
+    sql("delete from lake.shop.orders where id = 8")  # which the query leaves out
+    with pytest.raises(
+        StreamingQueryException, match=r"rows left lake\d+\.shop\.orders in version \d+.*lakebed_changes"
+    ):
+        run(rows, "copy")
+    after = spark.readStream.option("startingVersion", orders.version + 1).table(f"{catalog}.shop.orders")
+    orders.apply([{"id": 5, "region": "e", "n": 50}])
+    run(after, "later", checkpoint="of later")
+    assert sql("select * from lake.shop.later") == [(5, "e", 50)]
+
+
+def test_what_a_stream_of_a_table_cannot_be_is_said_at_once(
+    spark: SparkSession, catalog: str, orders: lakebed.Table
+) -> None:
+    with pytest.raises(AnalysisException, match="has one option, startingVersion"):
+        spark.readStream.option("ignoreDeletes", True).table(f"{catalog}.shop.orders")
+    with pytest.raises(AnalysisException, match="is a metadata table: it can't be read as a stream"):
+        spark.readStream.table(f"{catalog}.shop.orders.parts")

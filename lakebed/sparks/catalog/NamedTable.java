@@ -55,6 +55,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
     private final String[] partitions;
     private final Map properties;
     private final boolean isMetadata;
+    private final boolean combines;
     private final long rows;
     private final long bytes;
 
@@ -69,6 +70,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
             this.keys = texts((JsonNode) read.get("keys"));
             this.partitions = texts((JsonNode) read.get("partitions"));
             this.isMetadata = ((JsonNode) read.get("is_metadata")).booleanValue();
+            this.combines = ((JsonNode) read.get("combines")).booleanValue();
             this.rows = ((JsonNode) read.get("rows")).longValue();
             this.bytes = ((JsonNode) read.get("bytes")).longValue();
             this.properties = new HashMap();
@@ -102,6 +104,11 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
 
     public boolean isMetadata() {
         return isMetadata;
+    }
+
+    /** Whether a row of it comes of several changes. */
+    boolean combines() {
+        return combines;
     }
 
     public String name() {

@@ -1,7 +1,9 @@
 package lakebed;
 
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.analysis.ResolveRowLevelCommandAssignments;
@@ -17,6 +19,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.write.RowLevelOperationTable;
@@ -45,7 +48,7 @@ public final class Rules extends Rule {
         }
         if (plan instanceof Statement || isRowLevel(plan)) return plan;
         sayWhatIsMissing(plan);
-        return SettledTable.read(read(plan));
+        return SettledTable.read(read(streams(plan)));
     }
 
     /**
@@ -76,7 +79,9 @@ public final class Rules extends Rule {
         ArrayList children = new ArrayList(CollectionConverters.asJava(plan.children()));
         children.set(0, named);
         LogicalPlan rewritable = (LogicalPlan) plan.withNewChildren(seq(children));
-        return new Statement(ResolveRowLevelCommandAssignments.apply(rewritable), twin);
+        Statement statement = new Statement(ResolveRowLevelCommandAssignments.apply(rewritable), twin);
+        if (table.combines()) Python.ask("require_verb", new String[0], statement);
+        return statement;
     }
 
     static boolean isRowLevel(LogicalPlan plan) {
@@ -103,6 +108,34 @@ public final class Rules extends Rule {
                 NamedTable table = tableOf(relation);
                 Object plan = Python.ask("scan", new String[] {table.handle()}, session);
                 return relabelled((LogicalPlan) plan, relation.output());
+            }
+        });
+    }
+
+    /** The plan with the stream of its changes for each of our tables that is read as one: readStream.table(name). */
+    private LogicalPlan streams(LogicalPlan plan) {
+        return (LogicalPlan) plan.resolveOperatorsUp(new AbstractPartialFunction() {
+            public boolean isDefinedAt(Object node) {
+                return node instanceof StreamingRelationV2 && ((StreamingRelationV2) node).table() instanceof NamedTable;
+            }
+
+            public Object applyOrElse(Object node, scala.Function1 otherwise) {
+                if (!isDefinedAt(node)) return otherwise.apply(node);
+                StreamingRelationV2 relation = (StreamingRelationV2) node;
+                NamedTable table = (NamedTable) relation.table();
+                table.requireNewest();
+                if (table.isMetadata()) throw Python.failure(table.name() + " is a metadata table: it can't be read as a stream");
+                ArrayList texts = new ArrayList();
+                texts.add(table.handle());
+                texts.add(table.name());
+                Iterator options = relation.extraOptions().entrySet().iterator();
+                while (options.hasNext()) {
+                    Map.Entry option = (Map.Entry) options.next();
+                    texts.add(option.getKey());
+                    texts.add(option.getValue());
+                }
+                Object stream = Python.ask("stream", (String[]) texts.toArray(new String[0]), session);
+                return relabelled((LogicalPlan) stream, relation.output());
             }
         });
     }

@@ -210,20 +210,15 @@ public final class Statement extends ListFilesCommand {
     public Dataset source(long few) {
         Dataset rows = Dataset$.MODULE$.ofRows(session, sourcePlan());
         Option most = rows.queryExecution().optimizedPlan().maxRows();
-        isFew = most.isDefined() && ((Number) most.get()).longValue() <= few;
-        rows = rows.localCheckpoint();
-        isFew = isFew || rows.queryExecution().toRdd().count() <= few;
+        rows = rows.localCheckpoint(false); // the first job that reads it computes it
+        isFew = most.isDefined() && ((Number) most.get()).longValue() <= few
+            || rows.queryExecution().toRdd().count() <= few;
         return isFew ? rows.coalesce(1) : rows;
     }
 
     /** Whether `source` has found few rows. */
     public boolean isFew() {
         return isFew;
-    }
-
-    /** The same rows in one partition. Rules of Spark go through each row that a plan itself has, so it has none. */
-    public Dataset few(Dataset rows) {
-        return session.internalCreateDataFrame(rows.queryExecution().toRdd(), rows.schema(), false).coalesce(1);
     }
 
     private LogicalPlan sourcePlan() {
