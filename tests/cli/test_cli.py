@@ -307,6 +307,7 @@ def test_what_spark_refuses_when_a_query_starts_is_reported_in_its_words(tmp_pat
     assert "Spark's log is" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_stops_a_run_in_order_and_a_second_run_carries_on_each_event_once(tmp_path: Path) -> None:
     with socket.socket() as free:

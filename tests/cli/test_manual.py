@@ -107,6 +107,7 @@ def test_an_example_is_printed_as_it_is_and_is_valid(
     assert main(["validate", str(file)]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_wheel_works_in_an_empty_folder_without_the_repository(tmp_path: Path) -> None:
     installed, here = tmp_path / "installed", tmp_path / "here"

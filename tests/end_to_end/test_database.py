@@ -20,6 +20,7 @@ POINTS = 12
 """At least, of which about half are compared."""
 
 
+@pytest.mark.long
 def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
     kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer, tmp_path: Path
 ) -> None:

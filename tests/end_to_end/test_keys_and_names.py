@@ -173,6 +173,7 @@ class Copies:
         self._work.end_ingest()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["debezium-json", pytest.param("debezium-avro", marks=pytest.mark.long)])
 def test_every_row_is_the_databases_or_somebody_is_told(
     kafka: KafkaServer,

@@ -87,6 +87,7 @@ def is_settled(path: Path) -> bool:
     return notes == [f"round {ROUNDS - 1}"] * KEYS and table.inspect.detail()["tail_parts"].to_pylist() == [0]
 
 
+@pytest.mark.long
 def test_ingest_and_maintenance_in_two_processes_read_a_secured_broker(
     secured_kafka: SecuredKafkaServer, tmp_path: Path
 ) -> None:

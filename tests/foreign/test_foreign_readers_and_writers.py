@@ -112,11 +112,14 @@ def test_every_settled_version_is_the_same_for_every_reader(
     ]
     assert {vector.storage for vector in vectors} == {"i", "u"}, "inline and in files"
     assert list((tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
+    versions = sorted(settled)
+    read_by_spark = {*versions[::3], versions[-1]}  # which takes as long as all others
     for version, rows in settled.items():
         wanted = comparable(pa.Table.from_pylist(rows, SCHEMA), SCHEMA)
         assert own(table, version) == wanted, f"lakebed, version {version}"
-        assert own_spark(table, spark, version) == wanted, f"lakebed in Spark, version {version}"
-        assert delta_spark(table, spark, version) == wanted, f"delta-spark, version {version}"
+        if version in read_by_spark:
+            assert own_spark(table, spark, version) == wanted, f"lakebed in Spark, version {version}"
+            assert delta_spark(table, spark, version) == wanted, f"delta-spark, version {version}"
         assert delta_rs(table, version) == wanted, f"delta-rs, version {version}"
         assert foreign_duckdb(table, duckdb_delta, version) == wanted, f"DuckDB, version {version}"
 

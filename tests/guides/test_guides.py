@@ -159,6 +159,7 @@ def test_bi_and_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert {file.name for file in tmp_path.iterdir()} >= {"server.py", "client.py", "lake.conf"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     def run(text: str) -> None:
@@ -398,6 +399,7 @@ def requests_to_s3() -> Iterator[set[str]]:
         hooks.unregister("before-call.s3", see)
 
 
+@pytest.mark.long
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark: SparkSession) -> None:
     bucket, allowed = s3.create_bucket(), set[str]()
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # a session that runs already knows nothing of the variables
@@ -509,6 +511,7 @@ def test_several_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What else it says, tests/monitoring/test_alerts.py does."""
