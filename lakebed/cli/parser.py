@@ -58,6 +58,18 @@ class Parser(argparse.ArgumentParser):
 
     summary = ""
     """What the command does, for a list of commands."""
+    _is_apart = False  # while options are parsed apart from arguments
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Takes a list that goes on behind an option too, as in ``verify shop.yml --self orders``."""
+        has_list = any(not each.option_strings and each.nargs in ("*", "+", "?") for each in self._actions)
+        if self._is_apart or not has_list or self.family():
+            return super().parse_known_args(args, namespace)
+        self._is_apart = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_apart = False
 
     def error(self, message: str) -> NoReturn:
         """End the process for wrong arguments."""
