@@ -107,8 +107,9 @@ def read_rows(path: str, url: str, schema: pa.Schema, rows: Rows, *, is_verified
 
     A column that the file lacks is null. None if types in the file are others. Raises Corrupt.
     """
-    is_in_order = bool((np.diff(rows) >= 0).all())
-    order = np.arange(len(rows)) if is_in_order else np.argsort(rows, kind="stable")
+    order = np.argsort(rows, kind="stable")
+    places = np.empty(len(rows), dtype=np.int64)
+    places[order] = np.arange(len(rows))
     with _opened(path, url, is_verified) as file:
         stored, footer = file.schema_arrow, file.metadata
         if not _suits(stored, schema):
@@ -120,11 +121,7 @@ def read_rows(path: str, url: str, schema: pa.Schema, rows: Rows, *, is_verified
         for number, wanted in zip(numbers.tolist(), np.split(rows[order], firsts[1:]), strict=True):
             group = file.read_row_group(number, there.names, use_threads=len(numbers) > 1)
             pieces.append(group.take(pa.array(wanted - (ends[number] - len(group)))))
-    found = pa.concat_tables(pieces)
-    if not is_in_order:
-        places = np.empty(len(rows), dtype=np.int64)
-        places[order] = np.arange(len(rows))
-        found = found.take(pa.array(places))
+    found = pa.concat_tables(pieces).take(pa.array(places))
     columns = [found[each.name] if each in there else pa.nulls(len(rows), each.type) for each in schema]
     return pa.table(columns, names=schema.names)
 

@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import LakebedError
-from lakebed.parts.arrow_source import Rows, damaged, is_local, unreadable
+from lakebed.parts.arrow_source import damaged, is_local, unreadable
 from lakebed.settings import VerifyReads
 from lakebed.storage.local_folders import process_folder, trouble
 from lakebed.storage.part_storage import PartStorage
@@ -131,7 +131,7 @@ def checksum_of(local_path: str) -> int:
 
 
 def verify_pages(
-    path: str, place: str | RawIOBase, columns: Sequence[str] | None = None, rows: Rows | None = None
+    path: str, place: str | RawIOBase, columns: Sequence[str] | None = None, rows: Sequence[int] | None = None
 ) -> None:
     """Decode a file, comparing the checksums of those pages that have one. Raises Corrupt, naming ``path``; StoreUnavailable.
 
@@ -178,10 +178,10 @@ class _ObjectReader(RawIOBase):
         return len(found)
 
 
-def _groups_of(footer: pq.FileMetaData, rows: Rows) -> list[int]:
+def _groups_of(footer: pq.FileMetaData, rows: Sequence[int]) -> list[int]:
     """The row groups that hold these rows."""
     ends = np.cumsum([footer.row_group(number).num_rows for number in range(footer.num_row_groups)])
-    groups: list[int] = np.unique(np.searchsorted(ends, rows, side="right")).tolist()
+    groups: list[int] = np.unique(np.searchsorted(ends, np.asarray(rows), side="right")).tolist()
     return groups
 
 
@@ -293,7 +293,9 @@ def require_intact_reads(files: Iterable[File], storage: PartStorage, verify_rea
         require_intact(files, storage, objects=verify_reads == "all")
 
 
-def require_intact_pages(file: File, storage: PartStorage, columns: Sequence[str], rows: Rows | None = None) -> None:
+def require_intact_pages(
+    file: File, storage: PartStorage, columns: Sequence[str], rows: Sequence[int] | None = None
+) -> None:
     """What ``require_intact`` does for a local file; of an object, compare the pages of these columns alone.
 
     ``rows``: the row groups that hold them; None for all.

@@ -14,7 +14,6 @@ The newest change of each key is found by the order of changes (``newest_per_key
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 import duckdb
 import numpy as np
@@ -30,7 +29,6 @@ from lakebed.sql.pieces import aliases, by_place, registered
 _KEY_BITS = 63
 
 Places = npt.NDArray[np.int64]
-_Rows = TypeVar("_Rows", pa.Table, pa.ChunkedArray)
 
 
 def sort_order(keys: pa.Table, terms: Sequence[SortTerm] | None = None) -> Places:
@@ -54,13 +52,6 @@ def sort_order(keys: pa.Table, terms: Sequence[SortTerm] | None = None) -> Place
     batches = table.to_batches()  # texts of more than 2 GiB stay in several
     rows = batches[0] if len(batches) == 1 else table
     return np.asarray(pc.sort_indices(rows, sort_keys=sort_keys)).astype(np.int64)
-
-
-def taken(rows: _Rows, places: Places) -> _Rows:
-    """The rows at these places, of which there is one at least; not copied if they follow each other."""
-    if places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all():
-        return rows.slice(int(places[0]), len(places))
-    return rows.take(pa.array(places))
 
 
 def key_numbers(keys: pa.Table, terms: Sequence[SortTerm]) -> Places | None:

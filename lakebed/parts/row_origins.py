@@ -75,7 +75,7 @@ def row_versions(part: Part, rows: _Rows, storage: PartStorage) -> tuple[_Rows, 
     low, high = np.full(len(rows), part.min_block), np.full(len(rows), part.max_block)
     if part.min_block == part.max_block or not len(rows):
         return low, high
-    require_intact_pages(part, storage, [VERSION_COLUMN], rows)
+    require_intact_pages(part, storage, [VERSION_COLUMN], rows.tolist())
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"at": np.arange(len(rows)), "row": rows})

@@ -35,7 +35,7 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.key_moves import are_strong
-from lakebed.parts.order import sort_order, taken
+from lakebed.parts.order import sort_order
 from lakebed.parts.write_arrow import write_tables
 from lakebed.quoting import quote
 from lakebed.schema.nested import nullable
@@ -138,7 +138,7 @@ def _write_one(
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
     path, count, size, checksum, column_stats = write_tables(
-        (taken(rows, group) for group in groups),
+        (rows.take(pa.array(group)) for group in groups),
         rows.schema,
         dictionary,
         ROW_GROUP_ROWS,

@@ -23,7 +23,7 @@ pieces of bounded size, and a view takes all of it. So settle a tail of tens of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,6 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.order import taken
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.resolve.counted_tail import (
     DELETED,
@@ -328,24 +327,20 @@ def _complete(
     all_wanted = len(wanted) == len(newest)
     is_whole = all_wanted and of_all_keys
     tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=None if is_whole else keys)
-    pattern, patterns = patterns_of(tail_rows[UNAVAILABLE_COLUMN])
-    is_simple = not anew.rows and len(tail_rows) == len(wanted)
     pieces, probes = list[pa.Table](), list[_Rows]()
     if hits is not None:
         of_wanted = hits if all_wanted else hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
-        read = (
-            schema if anew.rows else _lacked(patterns, schema, () if is_simple else (*spec.keys, spec.sequence_column))
-        )
+        read = schema if anew.rows else _lacked(tail_rows, schema, spec)
         pieces, probes = _rows_of_base(
             of_wanted, newest, base, read, spec, storage=storage, deletion_vectors=deletion_vectors
         )
     from_base = sum(len(piece) for piece in pieces)
     pieces.append(tail_rows)
     rows = pa.concat_tables([as_rows(piece, schema) for piece in pieces])
-    if is_simple:
-        of = _of_one_change(rows, np.searchsorted(wanted, np.concatenate([*probes, wanted])), pattern, patterns)
-    else:
+    if anew.rows or len(tail_rows) > len(wanted):
         of = ranked(rows, spec, connect())
+    else:
+        of = _of_one_change(rows, np.searchsorted(wanted, np.concatenate([*probes, wanted])), from_base)
     counts, counted = _counting(of, from_base, of_part, of_row, anew)
     done = completed(of, required_columns(spec), base_is_known=True, counts=counts)
     newer = done.newest.copy()  # the change that says how new a completed row is
@@ -353,7 +348,10 @@ def _complete(
     newer[is_counted] = [counted[group] for group in of.group[done.newest[is_counted]].tolist()]
     chosen = np.flatnonzero(((done.newest >= from_base) | is_counted) & ~of.deleted[done.newest])
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
-    columns = {name: _given(rows[name], done.givers.get(name, done.newest)[chosen]) for name in names}
+    columns = {}
+    for name in names:
+        giver = done.givers.get(name, done.newest)[chosen]
+        columns[name] = rows[name].take(pa.array(giver, mask=giver == NOWHERE))
     newer = newer[chosen]
     if SEQUENCE_COLUMN in columns:
         columns[SEQUENCE_COLUMN] = rows[SEQUENCE_COLUMN].take(pa.array(newer))
@@ -370,29 +368,17 @@ def _complete(
     }
 
 
-def _given(values: pa.ChunkedArray, givers: _Rows) -> pa.ChunkedArray:
-    """The values of these rows; null for ``NOWHERE``."""
-    is_null = givers == NOWHERE
-    if not len(givers) or is_null.any():
-        return values.take(pa.array(givers, mask=is_null))
-    return taken(values, givers)
-
-
-def _of_one_change(rows: pa.Table, key: _Rows, pattern: _Rows, patterns: Sequence[frozenset[str]]) -> Rows:
-    """``ranked``, of keys that have one change each in the tail, which is not older than what the base has of its key.
-
-    ``pattern``: of the changes, which come last.
-    """
-    from_base = np.zeros(len(rows) - len(pattern), dtype=np.int64)
-    rank = np.concatenate([from_base, np.ones(len(pattern), dtype=np.int64)])
+def _of_one_change(rows: pa.Table, key: _Rows, from_base: int) -> Rows:
+    """``ranked``, of keys that have one change each in the tail, which is not older than what the base has of its key."""
+    rank = (np.arange(len(rows)) >= from_base).astype(np.int64)
     deleted = np.asarray(pc.fill_null(pc.equal(rows[OP_COLUMN], DELETE), False))
-    return Rows(key, rank, deleted, np.concatenate([from_base, pattern]), patterns)
+    return Rows(key, rank, deleted, *patterns_of(rows[UNAVAILABLE_COLUMN]))
 
 
-def _lacked(patterns: Iterable[frozenset[str]], schema: pa.Schema, deciding: Collection[str | None]) -> pa.Schema:
-    """What of the table's own rows must be read: what some changes lack, and what decides."""
-    wanted = frozenset[str | None]().union(*patterns, deciding)
-    return pa.schema([field for field in schema if field.name in wanted])
+def _lacked(rows: pa.Table, schema: pa.Schema, spec: WriteSpec) -> pa.Schema:
+    """What of the table's own rows must be read: what some of these changes lack, and what decides."""
+    lacked = pc.unique(pc.list_flatten(rows[UNAVAILABLE_COLUMN])).to_pylist()
+    return pa.schema([field for field in schema if field.name in {*lacked, *spec.keys, spec.sequence_column}])
 
 
 def _counting(

@@ -212,13 +212,9 @@ def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
 def patterns_of(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
     """Lists of names, of which few are different: by row the number of its list, and the lists."""
     lists = unsent.combine_chunks()
-    flat = pc.list_flatten(lists)
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    longest = int(lengths.max(initial=0))
-    if longest and ((lengths == longest) | (lengths == 0)).all() and flat[longest:].equals(flat[:-longest]):
-        return (lengths > 0).astype(np.int64), [frozenset(), frozenset(flat[:longest].to_pylist())]
-    listed = flat.dictionary_encode()
+    listed = pc.list_flatten(lists).dictionary_encode()
     codes, names = listed.indices.to_numpy(), listed.dictionary.to_pylist()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     full = np.flatnonzero(lengths)
     starts = (np.cumsum(lengths) - lengths)[full]
     pattern, patterns = np.zeros(len(lists), dtype=np.int64), [frozenset[str]()]

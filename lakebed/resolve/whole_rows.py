@@ -86,7 +86,7 @@ def _whole_parts(
 
 def rows_of_part(part: Part, rows: _Rows, schema: pa.Schema, storage: PartStorage) -> pa.Table:
     """Rows of a part of the base, in this order; ``schema`` names the columns. Raises Corrupt."""
-    require_intact_pages(part, storage, schema.names, rows)
+    require_intact_pages(part, storage, schema.names, rows.tolist())
     url = storage.duckdb_url(part.path)
     if is_local(url) and not part.partition_values:
         read = read_rows(part.path, url, schema, rows, is_verified=part.checksum is not None)
@@ -106,9 +106,9 @@ def rows_of_part(part: Part, rows: _Rows, schema: pa.Schema, storage: PartStorag
 
 def are_in(dead: BitMap64, rows: _Rows) -> npt.NDArray[np.bool_]:
     """Which of the rows are dead."""
-    if not dead or not len(rows):
+    if not dead:
         return np.zeros(len(rows), dtype=bool)
-    both = dead & BitMap64(range(int(rows.min()), int(rows.max()) + 1))  # which costs less than a bitmap of the rows
+    both = dead & BitMap64(rows.astype(np.uint64))
     ascending = np.frombuffer(both.to_array(), dtype=np.uint64).astype(np.int64)
     if not len(ascending):
         return np.zeros(len(rows), dtype=bool)

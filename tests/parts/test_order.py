@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import datetime
 import random
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 
-from lakebed.parts.arrow_source import read_rows
-from lakebed.parts.order import sort_order, taken
+from lakebed.parts.order import sort_order
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import parse_sort_key
 from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
@@ -62,12 +57,3 @@ def test_rows_of_every_type_are_ordered_by_any_terms_as_plain_python_orders_thei
         [(term.is_descending, term.nulls_last) for term in terms], [list(row) for row in zip(*columns, strict=True)]
     )
     assert sort_order(rows, terms).tolist() == expected, [term.name for term in terms]
-
-
-@pytest.mark.parametrize("places", [[3], [3, 4, 5], [5, 4, 3], [0, 2, 1, 3], [2, 2, 4], [0, 9]])
-def test_rows_are_taken_in_the_order_of_their_places(places: list[int], tmp_path: Path) -> None:
-    rows = pa.table({"n": range(10)})
-    assert taken(rows, np.array(places))["n"].to_pylist() == places
-    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=4)
-    found = read_rows("rows", str(tmp_path / "rows.parquet"), rows.schema, np.array(places), is_verified=True)
-    assert found is not None and found["n"].to_pylist() == places
