@@ -12,7 +12,7 @@ from lakebed.errors import InvalidInput
 from lakebed.log.snapshot import Snapshot
 from lakebed.names.catalog import Catalog, Loaded, described
 from lakebed.names.definitions import has_properties
-from lakebed.names.procedures import described_procedure, procedures_in
+from lakebed.names.procedures import called, described_procedure, procedures_in
 from lakebed.names.statements import require_verb, run
 from lakebed.names.streams import StreamedTable, stream_of
 from lakebed.sparks.names import StatementInJvm, frame_of_jvm, id_of, logical_plan, session_of
@@ -48,9 +48,9 @@ class Answers:
             require_verb(StatementInJvm(session, given))
             return ""
         if what == "stream":
-            handle, called, *rest = values
+            handle, name, *rest = values
             options = dict(zip(rest[::2], rest[1::2], strict=True))
-            return logical_plan(stream_of(self._session(session, given), json.loads(handle)["root"], called, options))
+            return logical_plan(stream_of(self._session(session, given), json.loads(handle)["root"], name, options))
         if what == "batch":
             return self._batch(session, given, *values)
         if what == "truncate":
