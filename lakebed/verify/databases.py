@@ -152,7 +152,7 @@ class Databases:
                 )
                 repaired = repair(list(found.differing), proof, internals, shape, internals.log.refresh, send)
                 repaired.error = self._pipeline.document.redact(repaired.error)
-                report = replace(report, outcome="differs" if repaired.left else "repaired", repaired=repaired)
+                report = report.mended(repaired)
             written(internals.path, lambda: note_verified(internals.log, verified_by(report)))
             return report
 
@@ -355,7 +355,7 @@ def source_name(text: str) -> tuple[str, str]:
 
 def verified_by(report: TableReport) -> Verified:
     """What a report says, for the table's log. Pure."""
-    repaired = report.repaired
+    repaired = None if report.is_cut else report.repaired  # if it is cut, others may differ as those did
     position = report.position if repaired is None else repaired.last_position
     return Verified(
         time_ms=report.time_ms or 0,

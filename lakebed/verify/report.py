@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from lakebed.decode.source_order import POSITIONS_PER_FILE
@@ -61,6 +61,11 @@ class TableReport:
         """What the outcome is true of."""
         return self.first_position if self.is_of_snapshot else self.last_position
 
+    def mended(self, repaired: Repaired) -> TableReport:
+        """The same after a repair of what differed, which says nothing of rows that were not compared."""
+        outcome: Outcome = "unsettled" if self.unsettled else "repaired"
+        return replace(self, outcome="differs" if repaired.left or self.is_cut else outcome, repaired=repaired)
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self)
@@ -83,12 +88,11 @@ def lines(report: TableReport) -> Iterator[str]:
         return
     at = f" at {position_text(report.position, report.log_files)}" if report.position is not None else ""
     at = f" as it was{at}" if report.is_of_snapshot else at
-    differ = "differed" if report.outcome == "repaired" else "differs" if report.differences == 1 else "differ"
+    is_mended = report.repaired is not None and not report.repaired.left
+    differ = "differed" if is_mended else "differs" if report.differences == 1 else "differ"
     differing = f"{_counted(report.differences, 'key')} {differ} from {report.source}{at}"
     words = {
         "equal": f"equal to {report.source}{at}",
-        "differs": differing,
-        "repaired": differing,
         "unsettled": f"{report.unsettled:,} keys changed all the time and were not compared; all others are equal{at}",
     }
     again = f", {_counted(report.keys, 'key')} compared again" if report.keys else ""
@@ -96,7 +100,7 @@ def lines(report: TableReport) -> Iterator[str]:
         again += f" at {position_text(report.last_position, report.log_files)}"
     version = f"version {report.version}, " if report.version is not None else ""
     read = f"{_counted(report.rows, 'row')} in {_counted(report.buckets, 'bucket')}"
-    yield f"{report.table}: {words[report.outcome]}"
+    yield f"{report.table}: {differing if report.differences else words[report.outcome]}"
     yield f"  {version}{read}{again}, {report.seconds:,.1f} s"
     yield f"  digest {report.digest}"
     for one in report.shown[:_LINES_MAX]:
@@ -105,7 +109,7 @@ def lines(report: TableReport) -> Iterator[str]:
         yield f"  … and {report.differences - min(len(report.shown), _LINES_MAX):,} more"
     if report.is_cut:
         yield f"  it ended after {report.differences:,} differences: rows behind them were not compared"
-    if report.outcome == "differs" and report.unsettled:
+    if report.differences and report.unsettled:
         yield f"  {report.unsettled:,} more keys changed all the time and were not compared"
     if report.repaired is not None:
         yield from _repaired(report.repaired, report.log_files)

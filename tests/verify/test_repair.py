@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lakebed.sql.expression import Expression, expression
 from lakebed.verify import repair as repair_module
 from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import Key
-from lakebed.verify.databases import shape_of
+from lakebed.verify.databases import shape_of, verified_by
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.proof import Proof
 from lakebed.verify.repair import Sender, repair
@@ -258,3 +258,20 @@ def test_rows_that_are_there_twice_are_there_once_again(tmp_path: Path) -> None:
     assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
     shop.table.settle()
     assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
+
+
+def test_a_repair_says_nothing_of_rows_that_were_not_compared() -> None:
+    mended = Repaired(sent_again=2, last_position=1 << 33)
+    plain = TableReport(table="t", outcome="differs", differences=2, last_position=1 << 32)
+    assert (plain.mended(mended).outcome, plain.mended(replace(mended, left=1)).outcome) == ("repaired", "differs")
+    assert verified_by(plain.mended(mended)).outcome == "equal"
+
+    changing = replace(plain, unsettled=3).mended(mended)
+    assert (changing.outcome, verified_by(changing).outcome) == ("unsettled", "unsettled")
+    assert next(lines(changing)) == "t: 2 keys differed from the source at 1/0"
+    assert "  3 more keys changed all the time and were not compared" in list(lines(changing))
+
+    cut = replace(plain, is_cut=True).mended(mended)
+    noted = verified_by(cut)
+    assert (cut.outcome, noted.outcome, noted.differing, noted.position) == ("differs", "differs", 2, "1/0")
+    assert "  it ended after 2 differences: rows behind them were not compared" in list(lines(cut))
