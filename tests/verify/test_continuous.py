@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.cli import main
 from lakebed.discovery import tables_below
 from lakebed.errors import StoreUnavailable
 from lakebed.log.table_log import TableLog
 from lakebed.pipeline.file.database_section import Hours, hours_of
 from lakebed.pipeline.file.settings import DatabasePipeline, load
 from lakebed.positions.verified import Verified, comparison_of, note_verified, verified_of, verifying_of
-from lakebed.verify import continuous
+from lakebed.verify import continuous, databases
 from lakebed.verify.continuous import Continuous, Results, Schedule
 from lakebed.verify.going_on import DAYS_MAX, SAVE_SECONDS, GoingOn
 from lakebed.verify.proof import Found, Proof
@@ -288,3 +292,25 @@ def test_results_begin_anew_when_their_table_was_removed(tmp_path: Path) -> None
     results.add("public.orders", 2_000, report)
     results.add("public.orders", 3_000, report)
     assert lakebed.open(results.path).to_arrow().num_rows == 1  # one is lost
+
+
+def test_a_terminated_process_lets_go_of_the_versions_that_it_holds(
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    let_go = []
+
+    def verified(*given: object, **named: object) -> Iterator[TableReport]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            yield TableReport(table="public.orders", outcome="equal")
+        finally:
+            let_go.append(True)
+
+    monkeypatch.setattr(databases, "verified", verified)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # so that it does not end the tests
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", str(tmp_path / "shop.yml"), "--snapshot"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended.value.code, let_go) == (143, [True])

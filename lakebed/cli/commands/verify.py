@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -128,6 +130,8 @@ def _with_database(options: argparse.Namespace) -> int:
                 for found in again.reports():
                     _print(found, options)
                 return exit_codes.OK
+            if options.snapshot:  # or it would leave its holds on versions of tables
+                signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
             reports = (
                 verified_by_topics(pipeline, options.tables, report, failed)
                 if options.topics
