@@ -6,7 +6,10 @@ import datetime
 import io
 import json
 import re
+import tempfile
+from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -59,9 +62,14 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> lakebed.Table:
-    """A table with merges, a detached partition, a tail and rows of every awkward kind."""
-    made = lakebed.create(tmp_path_factory.mktemp("tables") / "orders", SCHEMA, keys=["id"], partition_by=["day"])
+def table() -> Iterator[lakebed.Table]:
+    """A table with merges, a detached partition, a tail and rows of every awkward kind; its path fits into each width."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield _made(Path(folder))
+
+
+def _made(folder: Path) -> lakebed.Table:
+    made = lakebed.create(folder / "orders", SCHEMA, keys=["id"], partition_by=["day"])
     row = {"price": PRICE, "text": TEXT, "at": datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC), "raw": b"\x00\xff"}
     nested = {"tags": [("größe", [1, 2])], "nested": {"a": {"größe": TEXT}}}
     for number in range(12):

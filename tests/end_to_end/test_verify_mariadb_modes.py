@@ -116,9 +116,10 @@ def statements() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def database(mariadb: MariaDbServer) -> str:
+def database(mariadb: MariaDbServer) -> Iterator[str]:
     mariadb.sql("".join(statements()))
-    return NAME
+    yield NAME
+    mariadb.sql(f"drop database {NAME}")  # a connector of another test, with other settings, could not parse its table
 
 
 @pytest.mark.parametrize("mode", MODES)
