@@ -12,8 +12,9 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    which only brings what was in the tail.
 5. A restore of an earlier version: whatever read or replaces rows is worked out again.
 6. What both changed, by the table's scope: the same part, the same partition, or anything in the table. With the scope ``table``
-   two rewrites by users are never made of one version: the second ends (``commit_loop``). One that inserts what it did not find
-   (``inserts_missing``) is worked out again after any rewrite. An append reads nothing, so it counts as the later one of the two.
+   two rewrites by users are never made of one version: the second ends (``commit_loop``). One that inserts what it did not find,
+   or replaces the rows of a condition (``inserts_missing``), is worked out again after any rewrite. An append reads nothing, so
+   it counts as the later one of the two.
 7. Claims: another claim on the same parts, or a commit that ended or took over the claim that ours rests on.
 8. Positions: a writer that read the same topic into the table.
 9. A purge (``purges``): whatever was planned before it is planned again.
@@ -94,12 +95,14 @@ class ReadWriteSet:
 
     # paths of base parts that it replaces, with the partition of each
     parts: Mapping[str, PartitionKey] = field(default_factory=dict)
-    change_parts: frozenset[str] = frozenset()  # domains of change parts that leave the tail
+    # domains of change parts that leave the tail, or that nobody else may take out of it
+    change_parts: frozenset[str] = frozenset()
     looked_up_keys: bool = False  # whether it relies on having seen every row of the base
     read_changes: bool = False  # whether it relies on having seen every change
     joining: Keys | None = None  # keys that it brings or changes: changes of others do not matter to it
     whole_table: bool = False  # whether it relies on the table being exactly as read (truncate)
-    inserts_missing: bool = False  # whether it brings rows because it found no others, in a table without keys
+    # whether it brings rows because it found no others, in a table without keys, or for those of a condition
+    inserts_missing: bool = False
     # paths of parts that it claims: they must stay in the base, and have no other claim
     claimed: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()  # entries that it replaces or depends on

@@ -210,7 +210,9 @@ class Overwriting:
         actions += [AddPart(part.marked(vectors.get(path))) for path, part in since.parts.items()]
         access = ReadWriteSet(
             parts={path: part.partition_key for path, part in concerned.items()},
+            change_parts=since.awaited(snapshot),
             joining=KeyRanges.of([*since.parts.values(), *concerned.values()] if spec.keys else (), spec),
+            inserts_missing=True,  # another overwrite may bring rows that match, and take away none of these parts
         )
         rows = sum(part.rows for part in since.parts.values())
         metrics = {"parts": len(leaving), "rows": rows, "rowsMarkedDead": sum(map(len, leaving.values()))}

@@ -150,6 +150,14 @@ class Since:
             leaving[path] -= later
         return self._with_outweighed(leaving, lost, snapshot, spec), lost
 
+    def awaited(self, snapshot: Snapshot) -> frozenset[str]:
+        """The changes of the tail that are about new rows.
+
+        A settle may bring a row of them that is older than the new one of its key. It must die then, and is not there yet.
+        """
+        about_new = {part.path for part in self._came if len(self._found.get(part.path, ()))}
+        return frozenset(domain for domain, part in snapshot.tail.items() if part.path in about_new)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _not_appended_since(self, leaving: Dying, snapshot: Snapshot) -> Dying:

@@ -114,7 +114,7 @@ def check_condition(where: Expression, schema: pa.Schema) -> None:
 def require_true(where: Expression, rows: pa.Table) -> None:
     """Raises InvalidInput naming a row, by the columns of the condition, for which it is not true."""
     asked = {name.lower() for name in names_in(where)}
-    names = [name for name in rows.column_names if name.lower() in asked]
+    names = [name for name in rows.column_names if name.lower() in asked] or rows.column_names[:1]
     query = f"select {', '.join(map(quote, names))} from lakebed_given where not {condition(where)} limit 1"
     with (
         connect_sealed() as connection,

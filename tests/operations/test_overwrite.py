@@ -62,6 +62,7 @@ def test_the_partitions_for_which_the_condition_is_true_are_replaced(
         ("region is null or value < 3", 1, {3: 3}),
         ("value > 4", 70, {1: 1, 2: 2, 3: 3, 4: 4}),
         ("id >= 1", 70, {}),
+        ("current_date > date '2020-01-01'", 70, {}),
     ],
 )
 def test_the_rows_for_which_the_condition_is_true_are_replaced(
@@ -244,6 +245,18 @@ def test_so_they_do_where_rows_are_replaced(after: str, tmp_path: Path) -> None:
         table.settle()
 
 
+def test_a_late_change_loses_too_if_it_is_settled_just_before_the_commit(tmp_path: Path) -> None:
+    """Its row was not in the base yet when the overwrite looked."""
+    table = two_partitions(tmp_path, sequence_by="seq")
+    table.settle()
+    other = lakebed.open(table.path)
+    with before_its_commits(table, other.settle):
+        late = batch([row(7, 70, "us", 5)])
+        overwrite_by_tasks(table, bare(row(7, 2, "us", 10)), "value = 2", lambda: other.apply(late))
+    assert table.doctor(deep=True).findings == (), "no key is live twice"
+    assert values(table) == {1: 1, 3: 3, 4: 4, 7: 2}
+
+
 def test_a_change_that_lost_against_a_row_that_leaves_ends_the_overwrite(tmp_path: Path) -> None:
     table = two_partitions(tmp_path, sequence_by="seq")
     other = lakebed.open(table.path)
@@ -284,6 +297,19 @@ def test_what_can_not_count_after_the_rows_ends_the_overwrite(
     left = {path for path, *_ in storage_of(table).list("_lakebed/")} - before
     log = "".join(file.read_text() for file in Path(table.path, "_delta_log").glob("*.json"))
     assert all(path in log for path in left if path.endswith(".parquet")), "the rows of the overwrite are deleted"
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("keyed", [True, False])
+def test_of_two_overwrites_of_what_no_row_is_yet_the_second_ends(how: str, keyed: bool, tmp_path: Path) -> None:
+    """After either of them alone the other's row would have left."""
+    table = two_partitions(tmp_path, keyed)
+    table.settle()
+    other = lakebed.open(table.path)
+    faster = before_its_commits(table, lambda: other.overwrite(bare(row(50, 60)), "value > 10"))
+    with faster, pytest.raises(Contention, match="rewrote rows of where value > 10"):
+        HOW[how](table, bare(row(5, 50)), "value > 10")
+    assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4, 50: 60}
 
 
 @pytest.mark.parametrize("scope", ["partition", "table"])
