@@ -1,6 +1,6 @@
 """What ``lakebed verify`` costs on both sides, at any speed: processor time, what PostgreSQL reads, and whether all is found.
 
-    python -m benchmarks.verify [--rows 2000000]
+    python -m benchmarks.verify [--rows 2000000] [--columns 23]
 
 1. A table of PostgreSQL with 22 types is filled by a formula, and a table of the lake by the same formula in DuckDB, in
    three batches that a merge makes one part of. No Kafka is between them, so nothing is waited for.
@@ -76,7 +76,10 @@ BATCHES = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--columns", type=int, default=len(COLUMNS), help="so many of them, twelve at least")
     args = parser.parse_args()
+    for name in list(COLUMNS)[args.columns :]:
+        del COLUMNS[name]
     with tempfile.TemporaryDirectory() as folder, PostgresServer() as postgres:
         columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
         values = ", ".join(value for _, value, _ in COLUMNS.values())

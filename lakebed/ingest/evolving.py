@@ -75,8 +75,7 @@ class Evolution:
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
         order = order_of_stream(policy.fills, settings, columns.names)
         wanted = DecoderSchema.of_table(columns, settings.keys, order, policy, first_names(snapshot))
-        spec = write_spec_of(snapshot)
-        counts_rows = not (spec.resolves_by_group or spec.keeps_first)
+        counts_rows = not write_spec_of(snapshot).combines_changes
         wanted = replace(wanted, source=decoder.decoder_schema.source, counts_rows=counts_rows)
         fields_got_columns(self._log, snapshot, wanted.column_of)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)

@@ -311,7 +311,7 @@ def described(loaded: Loaded) -> dict[str, Any]:
         "keys": keys,
         "partitions": list(snapshot.metadata.partition_columns),
         "is_metadata": False,
-        "combines": spec.resolves_by_group or spec.keeps_first,
+        "combines": spec.combines_changes,
         "rows": sum(part.rows - part.dead_rows for part in snapshot.parts.values())
         + sum(part.rows - 2 * part.deletes for part in snapshot.tail.values()),
         "bytes": sum(part.bytes for parts in (snapshot.parts, snapshot.tail) for part in parts.values()),

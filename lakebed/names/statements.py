@@ -84,10 +84,9 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
     spec = write_spec_of(internals.log.refresh())
     if statement.kind.startswith("OVERWRITE"):
         return _overwrite(table, statement)
-    combines = spec.resolves_by_group or spec.keeps_first
-    if (combines or not spec.keys) and (done := _by_verb(table, statement)) is not None:
+    if (spec.combines_changes or not spec.keys) and (done := _by_verb(table, statement)) is not None:
         return done
-    if combines:
+    if spec.combines_changes:
         require_verb(statement)
     operation, changes = _OPERATIONS[statement.kind], _Changes(table, statement)
     check = refusing_losers(internals.storage, internals.deletion_vectors, internals.locators.for_reading)

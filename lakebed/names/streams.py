@@ -51,7 +51,7 @@ class StreamedTable:
         FrameIngest(*common, backpressure=self._backpressure)(frame, batch_id)
 
 
-def stream_of(session: SparkSession, root: str, called: str, options: Mapping[str, str]) -> DataFrame:
+def stream_of(session: SparkSession, root: str, table: str, options: Mapping[str, str]) -> DataFrame:
     """The rows that versions brought, the newest whole row of a key that changed.
 
     Raises InvalidInput for an option that is unknown; the stream ends with an error at a version in which rows left.
@@ -61,19 +61,19 @@ def stream_of(session: SparkSession, root: str, called: str, options: Mapping[st
     given = {name.lower(): value for name, value in options.items()}
     first = given.pop(_FIRST.lower(), "0")
     if given or not first.isdecimal():
-        raise InvalidInput(f"a stream of {called} has one option, {_FIRST}, which is the number of a version")
+        raise InvalidInput(f"a stream of {table} has one option, {_FIRST}, which is the number of a version")
     columns = columns_at(internals_of(open_table(root)).log.refresh())
     register(session)
     changes = session.readStream.format("lakebed_changes").option("path", root).option(_FIRST, first).load()
     kind, version = (col(quote_for_spark(name)) for name in (columns.names.type, columns.names.version))
     why = concat(
-        lit(f"rows left {called} in version "),
+        lit(f"rows left {table} in version "),
         version.cast("string"),
         lit(
             f", which its columns can't say: read the stream .format('lakebed_changes').option('path', '{root}'), which has "
             f"{columns.names.type}, or begin after that version with the option {_FIRST}"
         ),
     )
-    # With chance in it Spark evaluates it before the conditions of the query, which might leave out a row that has to be seen.
+    # SQL promises no order of conditions, and those of the query might leave out a row that left. Spark moves none past chance.
     is_brought = when((kind == "upsert") & (rand() < 1), lit(True)).otherwise(raise_error(why).cast("boolean"))
     return changes.where(is_brought).select(*map(quote_for_spark, columns.mapping.logical.names))

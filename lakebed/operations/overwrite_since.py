@@ -229,7 +229,7 @@ class Since:
             return "a delete or update changed such rows"
         if part.incomplete or part.moves:
             return "changes came that lack values, or give rows another key"
-        if spec.resolves_by_group or spec.keeps_first:
+        if spec.combines_changes:
             return "changes came, of a table with groups of columns, aggregates or first rows"
         return None
 

@@ -137,6 +137,11 @@ class WriteSpec:
         """Whether a row has the values of several changes (``resolve.groups``)."""
         return bool(self.groups) or any(one.counts_all for one in self.aggregates)
 
+    @property
+    def combines_changes(self) -> bool:
+        """Whether a row is not its newest change alone: the table has groups of columns, aggregates or first rows."""
+        return self.resolves_by_group or self.keeps_first
+
     def order_of(self, column: str) -> str:
         """The column that orders the changes of a column: that of its group, or of the row."""
         return next((group.sequence_by for group in self.groups if column in group.columns), str(self.sequence_column))
@@ -280,7 +285,7 @@ def prepare(
                 f"row {row} of the changes lacks values; a table that keeps first rows needs whole ones"
             )
         columns[UNAVAILABLE_COLUMN] = unsent
-    if spec.keys and MOVES_COLUMN in there and not (spec.resolves_by_group or spec.keeps_first):
+    if spec.keys and MOVES_COLUMN in there and not spec.combines_changes:
         columns[MOVES_COLUMN] = changes[MOVES_COLUMN]
     out = pa.table(columns)
     if spec.partition_by:

@@ -214,22 +214,14 @@ def test_a_row_that_moves_to_another_partition_meanwhile_stays_there(after: str,
 
 
 @pytest.mark.parametrize("after", AFTER)
-def test_with_a_sequence_late_changes_lose_against_the_new_rows(after: str, tmp_path: Path) -> None:
-    table = two_partitions(tmp_path, sequence_by="seq")
-    other = lakebed.open(table.path)
-
-    def meanwhile() -> None:
-        other.apply(batch([row(1, 100, "eu", 5), row(2, 200, "eu", 20), row(7, 70, "eu", 5)]))
-        AFTER[after](other)
-
-    overwrite_by_tasks(table, bare(row(1, 11, "eu", 10), row(2, 22, "eu", 10)), "region = 'eu'", meanwhile)
-    assert values(table) == {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}
-    table.settle()
-    assert values(table) == {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}
-
-
-@pytest.mark.parametrize("after", AFTER)
-def test_so_they_do_where_rows_are_replaced(after: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "region", "left"),
+    [("region = 'eu'", "eu", {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}), ("value < 23", "us", {1: 11, 2: 200, 7: 70})],
+    ids=["partitions", "rows"],
+)
+def test_with_a_sequence_late_changes_lose_against_the_new_rows(
+    where: str, region: str, left: dict[int, int], after: str, tmp_path: Path
+) -> None:
     """The change of 1 is newer than its row, and older than the new one."""
     table = two_partitions(tmp_path, sequence_by="seq")
     other = lakebed.open(table.path)
@@ -238,9 +230,9 @@ def test_so_they_do_where_rows_are_replaced(after: str, tmp_path: Path) -> None:
         other.apply(batch([row(1, 100, "eu", 5), row(2, 200, "eu", 20), row(7, 70, "eu", 5)]))
         AFTER[after](other)
 
-    overwrite_by_tasks(table, bare(row(1, 11, "us", 10), row(2, 22, "eu", 10)), "value < 3 or value < 23", meanwhile)
+    overwrite_by_tasks(table, bare(row(1, 11, region, 10), row(2, 22, "eu", 10)), where, meanwhile)
     for _ in range(2):
-        assert values(table) == {1: 11, 2: 200, 7: 70}
+        assert values(table) == left
         assert table.doctor(deep=True).findings == ()
         table.settle()
 
