@@ -13,6 +13,9 @@ With ``--groups`` the filled column is a group with an order of its own, so rows
 Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, the CPU
 seconds of the settle, the rows of the base that it replaced, and the bytes that the process has read meanwhile (``rchar`` of
 /proc/self/io: from files, in the page cache or not). After each step the rows are compared with what they must be.
+
+Last, the *floor* for keys of a narrow range: the CPU seconds that Arrow takes to decode the columns that were not sent, of the
+row groups with these keys, and to write so many whole rows, and the bytes of these columns. Whoever completes rows does both.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import lakebed
 from benchmarks.workload import KEYS, SCHEMA, Workload
 from benchmarks.workload import table as print_table
+from lakebed.table import internals_of
 
 READ_CHANGES = 10_000
 _AMOUNTS = itertools.count(10_000_000)
@@ -48,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         orders = _filled(folder, args.rows, args.groups)
-        rows = []
+        floor, rows = _floor(orders, args), []
         for where in ("narrow", "random"):
             costs: dict[str, list[tuple[float, ...]]] = {"whole": [], "filling": []}
             for number in range(args.rounds):
@@ -75,6 +80,33 @@ def main() -> None:
             ],
             rows,
         )
+        print_table("floor", ["read CPU s", "read MB", "write CPU s"], [floor])
+
+
+def _floor(orders: lakebed.Table, args: argparse.Namespace) -> list[object]:
+    """The median of the rounds."""
+    internals = internals_of(orders)
+    found = []
+    for number in range(args.rounds):
+        keys = _keys(np.random.default_rng(number), args.rows, args.changes, "narrow")
+        low, high, pieces, size = keys[0], keys[-1], list[pa.Table](), 0
+        worked = time.process_time()
+        for part in internals.log.refresh().parts.values():
+            with pq.ParquetFile(internals.storage.duckdb_url(part.path), pre_buffer=False) as file:
+                names = [name for name in orders.schema.names if name not in ("pk", "amount")]
+                for at in range(file.num_row_groups):
+                    group = file.metadata.row_group(at)
+                    columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+                    ends = columns["pk"].statistics
+                    if ends.max >= low and ends.min <= high:
+                        pieces.append(file.read_row_group(at, names, use_threads=False))
+                        size += sum(columns[name].total_compressed_size for name in names)
+        read = time.process_time() - worked
+        rows = Workload(0).orders(keys)
+        worked = time.process_time()
+        pq.write_table(rows, pa.BufferOutputStream(), compression="zstd", use_dictionary=["region", "status"])
+        found.append((read, size / 1e6, time.process_time() - worked))
+    return [statistics.median(one) for one in zip(*found, strict=True)]
 
 
 def _filled(folder: str, rows: int, has_groups: bool) -> lakebed.Table:
