@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any, Self
 from uuid import UUID
 
@@ -16,7 +17,12 @@ def guid_of(number: int) -> str:
 
 
 class SchemaRegistry:
-    """Answers as Confluent's does: schemas by id, and versions of subjects. ``failing``: so many requests fail first."""
+    """Answers as Confluent's does: schemas by id, and versions of subjects. ``failing``: so many requests fail first.
+
+    A process keeps schemas by the registry's URL for ever, and ports come back: so each registry has a path of its own.
+    """
+
+    _numbers = count(1)
 
     def __init__(self) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
@@ -26,14 +32,16 @@ class SchemaRegistry:
         self.failure: tuple[int, bytes] = (503, b'{"error_code": 50003, "message": "the store of schemas is away"}')
         self.authorization: str | None = None
         registry = self
+        prefix = f"/registry{next(self._numbers)}"
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                registry.requests.append((self.path, dict(self.headers)))
-                status, body = registry.answer(self.path, self.headers.get("Authorization"))
+                path = self.path.removeprefix(prefix)
+                registry.requests.append((path, dict(self.headers)))
+                status, body = registry.answer(path, self.headers.get("Authorization"))
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(body)))
@@ -44,7 +52,7 @@ class SchemaRegistry:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

@@ -135,7 +135,8 @@ def test_a_registry_that_is_down_fails_the_batch_after_a_bounded_number_of_reque
     table = records([with_id(old, encoded(OLD, {"id": 1})), b"bad"])
     with pytest.raises(
         Retry,
-        match=r"the schema registry at http://127\.0\.0\.1:\d+ does not answer as one \(HTTP 503\), asked for schema id 1: ",
+        match=r"the schema registry at http://127\.0\.0\.1:\d+/registry\d+ does not answer as one "
+        r"\(HTTP 503\), asked for schema id 1: ",
     ):
         reader.decode(table)
     assert len(registry.requests) == 4
