@@ -1,6 +1,6 @@
 """What readers of Iceberg cost a table of many parts: CPU, files and bytes of a publication, and dollars a day.
 
-    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids | --loads 2000 | --ingest 8]
+    python -m benchmarks.iceberg [--parts 10000] [--commits 900] [--row-ids | --loads 2000 | --ingest 8]
 
 The table is made up: a log in memory whose parts have statistics of seven columns, and a third of them a deletion vector. Each
 commit adds a part, and marks rows in four of the forty newest ones, as a settle of recent keys does.
@@ -9,10 +9,9 @@ commit adds a part, and marks rows in four of the forty newest ones, as a settle
 after the other: of metadata that it has read before, of metadata that is new each time (publishing it is not counted), and for a
 caller who has it already.
 
-``--ingest``: instead, so many pairs of runs of a process that applies a batch of changes after the other to a real table, and
-settles, merges and publishes meanwhile, with ``lakebed.iceberg`` and without; CPU of the whole process, without Spark, whose own
-CPU would make the ratio smaller. An hour's work passes in six minutes: there is a batch each 100 ms and a publication a second,
-which stand for a batch a second and a publication each ten.
+``--ingest``: instead, so many pairs of runs of a process that applies a batch of changes after the other to a real table, settles
+each and merges, with ``lakebed.iceberg`` and without; CPU of the whole process, without Spark, whose own CPU would make the ratio
+smaller. There is a publication each ten batches, as with a batch a second. Nothing waits, so both runs do the same work.
 
 ``--row-ids``: instead, how much larger parts get if rows keep Iceberg's ``_row_id`` and ``_last_updated_sequence_number``: a real
 table of orders of eight batches in random order, merged into one sorted part, without these columns, with one, with both.
@@ -21,6 +20,7 @@ table of orders of eight batches in random order, merged into one sorted part, w
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import random
@@ -28,6 +28,7 @@ import statistics
 import tempfile
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from typing import cast
@@ -39,10 +40,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lakebed
-from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
+from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.http import Listening
-from lakebed.iceberg.heads import METADATA_FOLDER
-from lakebed.iceberg.publisher import BackgroundPublisher, Publisher
+from lakebed.iceberg.heads import METADATA_FOLDER, metadata_name
+from lakebed.iceberg.metadata import HOURS
+from lakebed.iceberg.publisher import Publisher
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
 from lakebed.log.snapshot import Snapshot
@@ -61,7 +63,7 @@ from lakebed.table import internals_of
 _MARKED, _RECENT = 4, 40
 _DOLLARS_A_PUT = 5e-6
 _SECONDS = 10
-_BASE_ROWS, _CHANGES, _BATCH_SECONDS = 500_000, 2_000, 0.1
+_BASE_ROWS, _CHANGES = 500_000, 2_000
 _LOAD = "/iceberg/v1/namespaces/shop/tables/orders"
 _SCHEMA = pa.schema(
     [
@@ -76,6 +78,15 @@ class _Root:
     """What a publication asks of a storage, if all vectors are in the log."""
 
     root: str = "/lake/orders"
+
+
+def _kilobytes_by_kind(store: MemoryLogStore, names: set[str], commits: int) -> str:
+    """What files of these names have a commit, by what their names begin with."""
+    sizes = Counter[str]()
+    for name in names:
+        kind = "metadata" if name.endswith(".json") else name.partition("-")[0]
+        sizes[kind] += len(store.read(f"{METADATA_FOLDER}/{name}"))
+    return ", ".join(f"{kind} {size / 1000 / commits:.1f}" for kind, size in sizes.most_common())
 
 
 def made_up(parts: int) -> Snapshot:
@@ -195,60 +206,57 @@ def loads(parts: int, commits: int, requests: int) -> None:
     )
 
 
-class _Measured(BackgroundPublisher):
-    """Counts the publications, and their CPU."""
-
-    count, seconds = 0, 0.0
-
-    def publish_newest(self) -> None:
-        started = time.thread_time()
-        super().publish_newest()
-        self.count += 1
-        self.seconds += time.thread_time() - started
-
-
 def ingest(pairs: int, batches: int) -> None:
     """Print the CPU of ingest and maintenance with publications beside that without."""
     _ingested(True, batches // 4)  # warms up
-    off, on, ratios, own, count = 0.0, 0.0, [], 0.0, 0
+    sums, own, logs = {True: 0.0, False: 0.0}, 0.0, []
     for number in range(pairs):
-        both = {is_on: _ingested(is_on, batches) for is_on in (number % 2 == 0, number % 2 == 1)}
-        (without, _), (with_it, publisher) = both[False], both[True]
-        off, on, own, count = off + without, on + with_it, own + publisher.seconds, count + publisher.count
-        ratios.append(with_it / without)
-    row: list[object] = [off / pairs, on / pairs, min(ratios), median(ratios), max(ratios), on / off, on / (on - own)]
+        took = {}
+        for is_on in (number % 2 == 0, number % 2 == 1):
+            took[is_on], published = _ingested(is_on, batches)
+            sums[is_on] += took[is_on]
+            own += published
+        logs.append(math.log(took[True] / took[False]))
+    middle, half = statistics.mean(logs), 2 * statistics.stdev(logs) / math.sqrt(pairs)
+    on, off = sums[True] / pairs, sums[False] / pairs
+    ends = f"{math.exp(middle - half):.3f} to {math.exp(middle + half):.3f}"
+    row: list[object] = [off, on, math.exp(middle), ends, sums[True] / (sums[True] - own)]
     table(
-        f"{pairs} pairs of {batches} batches of {_CHANGES:,} changes, {count / pairs:.0f} publications; seconds of CPU",
-        ["off", "on", "on ÷ off, least", "median", "most", "of all", "on ÷ on without what published"],
+        f"{pairs} pairs of {batches} batches of {_CHANGES:,} changes, a publication each {_SECONDS}; seconds of CPU",
+        ["off", "on", "on ÷ off", "interval of 95 %", "on ÷ on without what published"],
         [row],
     )
 
 
-def _ingested(is_on: bool, batches: int) -> tuple[float, _Measured]:
-    """The CPU of so many batches, and who published them."""
-    work = Workload(_BASE_ROWS, _CHANGES)
+def _ingested(is_on: bool, batches: int) -> tuple[float, float]:
+    """The CPU of so many batches, and that of publications in it."""
+    work, own = Workload(_BASE_ROWS, _CHANGES), 0.0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
-        properties = {"lakebed.iceberg": "on" if is_on else "off", "lakebed.iceberg_seconds": "1"}
+        properties = {"lakebed.iceberg": "on" if is_on else "off"}
         orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS, SORT_KEY, properties=properties)
         orders.apply(work.base())
         orders.settle()
-        inner = internals_of(orders)
-        inner.iceberg = publisher = _Measured(inner.log, inner.storage)
-        maintenance = inner.maintain()
-        began, started = time.monotonic(), time.process_time()
-        for number in range(batches):
-            time.sleep(max(0.0, began + number * _BATCH_SECONDS - time.monotonic()))
+        publisher = internals_of(orders).iceberg
+        publisher.publish_newest()  # the first one is no batch's
+        gc.collect()
+        started = time.process_time()
+        for number in range(1, batches + 1):
             orders.apply(work.batch(), DELETES, ["op"])
-        maintenance.stop()
-        orders.settle()
-        return time.process_time() - started, publisher
+            orders.settle()
+            if number % _SECONDS == 0:
+                orders.maintenance.compact()
+                before = time.process_time()
+                if is_on:
+                    publisher.publish_newest()
+                own += time.process_time() - before
+        return time.process_time() - started, own
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, default=10_000)
-    parser.add_argument("--commits", type=int, default=150)
+    parser.add_argument("--commits", type=int, default=900)
     parser.add_argument("--row-ids", action="store_true")
     parser.add_argument("--loads", type=int, metavar="N")
     parser.add_argument("--ingest", type=int, metavar="PAIRS")
@@ -268,6 +276,7 @@ def main() -> None:
     seconds = time.process_time() - started
     print(f"first: {seconds:.2f} s of CPU, {first.files:,} files, {first.bytes:,} bytes for {options.parts:,} parts")
     cpu, vectors, files, sizes = [], list[int](), [], []
+    before = set(store.list_from(METADATA_FOLDER, ""))
     for _ in range(options.commits):
         snapshot = after_commit(snapshot)
         started = time.process_time()
@@ -276,15 +285,21 @@ def main() -> None:
         vectors.append(_MARKED + (snapshot.version % 3 == 0))  # a new part may have one
         files.append(found.files - vectors[-1])
         sizes.append(found.bytes)
+    names = set(store.list_from(METADATA_FOLDER, ""))
     print(
         f"a commit: {statistics.median(cpu) * 1000:.0f} ms of CPU (at most {max(cpu) * 1000:.0f}), "
         f"{statistics.mean(files):.1f} files besides {statistics.mean(vectors):.1f} vectors (at most {max(files)}), "
-        f"{statistics.mean(sizes) / 1000:.1f} KB (at most {max(sizes) / 1000:.1f})"
+        f"{statistics.mean(sizes) / 1000:.1f} KB (at most {max(sizes) / 1000:.1f}): "
+        f"{_kilobytes_by_kind(store, names - before, options.commits)}"
     )
     puts = (statistics.mean(files) + statistics.mean(vectors)) * 86_400 / _SECONDS
     print(f"a day of a commit each {_SECONDS} s: {puts:,.0f} PUTs, ${puts * _DOLLARS_A_PUT:.2f}")
-    names = store.list_from(METADATA_FOLDER, "")
     print(f"files: {len(names):,}")
+    for _ in range(HOURS):
+        snapshot = replace(after_commit(snapshot), timestamp_ms=snapshot.timestamp_ms + 3_600_000)
+        publisher.publish(snapshot)
+    newest = store.read(metadata_name(publisher.newest().last))
+    print(f"metadata with a snapshot of each of {HOURS} hours: {len(newest) / 1000:.1f} KB")
     started = time.process_time()
     Publisher(log, storage).publish(after_commit(snapshot))
     print(f"a process that begins: {time.process_time() - started:.2f} s of CPU")

@@ -10,12 +10,23 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from lakebed.errors import MissingPrerequisite
 from lakebed.iceberg.columns import PartitionField
 
 Json = dict[str, Any]
+_HEAD_SCHEMA: Json = {
+    "type": "record",
+    "name": "org.apache.avro.file.Header",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+    ],
+}
+"""Of an Avro file, from its specification."""
 
 
 def require_avro() -> Any:
@@ -29,11 +40,15 @@ def require_avro() -> Any:
 
 def avro_bytes(schema: Json, records: Sequence[Json], metadata: Mapping[str, str], name: bytes) -> bytes:
     """A file of these records. ``name``: a digest of what is in it."""
-    out = io.BytesIO()
-    marker = hashlib.blake2b(name, digest_size=16).digest()
-    require_avro().writer(
-        out, schema, records, codec="deflate", metadata=dict(metadata), sync_marker=marker, sync_interval=1 << 22
-    )
+    fastavro, out = require_avro(), io.BytesIO()
+    about = dict(metadata) | {"avro.codec": "deflate", "avro.schema": orjson.dumps(schema).decode()}
+    head = {
+        "magic": b"Obj\1",
+        "meta": {key: value.encode() for key, value in about.items()},
+        "sync": hashlib.blake2b(name, digest_size=16).digest(),
+    }
+    fastavro.schemaless_writer(out, _HEAD_SCHEMA, head)  # fastavro's own head has spaces in the schema
+    fastavro.writer(out, None, records, sync_interval=1 << 22, codec_compression_level=9)
     return out.getvalue()
 
 
@@ -118,7 +133,6 @@ def entry_schema(partitions: Sequence[PartitionField], *, deletes: bool) -> Json
             _by_column("lower_bounds", 125, 126, 127, "bytes"),
             _by_column("upper_bounds", 128, 129, 130, "bytes"),
             _optional("sort_order_id", "int", 140),
-            _optional("first_row_id", "long", 142),
         ]
     return {
         "type": "record",
@@ -143,10 +157,12 @@ _SUMMARY = {
         _optional("upper_bound", "bytes", 511),
     ],
 }
-LIST_SCHEMA: Json = {
-    "type": "record",
-    "name": "manifest_file",
-    "fields": [
+
+
+def list_schema(*, partitioned: bool) -> Json:
+    """The Avro schema of a list of manifests. A table without partitions has no summaries of them."""
+    summaries = _optional("partitions", {"type": "array", "items": _SUMMARY, "element-id": 508}, 507)
+    fields = [
         _required("manifest_path", "string", 500),
         _required("manifest_length", "long", 501),
         _required("partition_spec_id", "int", 502),
@@ -160,7 +176,7 @@ LIST_SCHEMA: Json = {
         _required("added_rows_count", "long", 512),
         _required("existing_rows_count", "long", 513),
         _required("deleted_rows_count", "long", 514),
-        _optional("partitions", {"type": "array", "items": _SUMMARY, "element-id": 508}, 507),
+        *([summaries] if partitioned else []),
         _optional("first_row_id", "long", 520),
-    ],
-}
+    ]
+    return {"type": "record", "name": "manifest_file", "fields": fields}

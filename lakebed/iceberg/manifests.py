@@ -45,7 +45,7 @@ class _Cut(NamedTuple):
     among_others: int  # a multiple of it, so that a part that gets older only ever joins two manifests
 
 
-CUTS = {DATA: _Cut(0, 192, 32, 256), DELETES: _Cut(48, 384, 64, 384)}
+CUTS = {DATA: _Cut(0, 192, 32, 256), DELETES: _Cut(48, 256, 24, 240)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,6 @@ def _data_entry(entry: PartEntry, columns: IcebergColumns) -> Json:
             "lower_bounds": _pairs(bounds.lower),
             "upper_bounds": _pairs(bounds.upper),
             "sort_order_id": columns.sort_order["order-id"] if is_sorted else 0,
-            "first_row_id": None,
         },
     )
 

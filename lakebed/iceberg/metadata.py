@@ -47,7 +47,7 @@ class Head:
     @property
     def base(self) -> str:
         """The digest of what it says of its version."""
-        return str(self.snapshots[-1]["summary"].get(_BASE, ""))
+        return str(self.document["properties"].get(_BASE, ""))
 
     def versions(self) -> dict[int, str]:
         """The versions that are snapshots, with their lists of manifests."""
@@ -82,7 +82,7 @@ def next_metadata(
     ]
     snapshots = _thinned(kept, snapshot.timestamp_ms)
     parent = snapshots[-1]["snapshot-id"] if snapshots else None
-    snapshots.append(_snapshot_of(snapshot, columns, manifest_list, base, parent))
+    snapshots.append(_snapshot_of(snapshot, columns, manifest_list, parent))
     used = {each["schema-id"] for each in snapshots}
     return {
         "format-version": 3,
@@ -98,7 +98,7 @@ def next_metadata(
         "last-partition-id": PARTITION_IDS - 1 + len(columns.partitions),
         "sort-orders": _one_of_each([UNSORTED, columns.sort_order], "order-id"),
         "default-sort-order-id": columns.sort_order["order-id"],
-        "properties": {"schema.name-mapping.default": orjson.dumps(columns.name_mapping).decode()},
+        "properties": {"schema.name-mapping.default": orjson.dumps(columns.name_mapping).decode(), _BASE: base},
         "current-snapshot-id": number,
         "refs": {"main": {"snapshot-id": number, "type": "branch"}},
         "snapshots": snapshots,
@@ -110,15 +110,13 @@ def next_metadata(
     }
 
 
-def _snapshot_of(
-    snapshot: Snapshot, columns: IcebergColumns, manifest_list: str, base: str, parent: int | None
-) -> Json:
+def _snapshot_of(snapshot: Snapshot, columns: IcebergColumns, manifest_list: str, parent: int | None) -> Json:
     found: Json = {"snapshot-id": snapshot.version + 1} | ({} if parent is None else {"parent-snapshot-id": parent})
     return found | {
         "sequence-number": snapshot.version + 1,
         "timestamp-ms": snapshot.timestamp_ms,
         "manifest-list": manifest_list,
-        "summary": {"operation": "overwrite", _BASE: base},
+        "summary": {"operation": "overwrite"},
         "schema-id": columns.schema["schema-id"],
         "first-row-id": 0,
         "added-rows": 0,

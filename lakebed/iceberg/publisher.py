@@ -33,7 +33,7 @@ import orjson
 
 from lakebed import events
 from lakebed.errors import Contention, Corrupt, InvalidInput, MissingPrerequisite, StoreUnavailable
-from lakebed.iceberg.avro import LIST_SCHEMA, avro_bytes, avro_records, require_avro
+from lakebed.iceberg.avro import avro_bytes, avro_records, list_schema, require_avro
 from lakebed.iceberg.columns import IcebergColumns, iceberg_columns
 from lakebed.iceberg.heads import FOLDER, HINT, METADATA_FOLDER, Heads, Newest, metadata_name
 from lakebed.iceberg.manifests import (
@@ -133,7 +133,7 @@ class Publisher:
                 return Published(version=head.version, metadata=f"{self._root}/{metadata_name(head.number)}")
             started = self._clock()
             rows = self._write_manifests(manifests, columns)
-            manifest_list = self._write_list(snapshot, rows)
+            manifest_list = self._write_list(snapshot, rows, list_schema(partitioned=bool(columns.partitions)))
             document = next_metadata(
                 snapshot,
                 columns,
@@ -253,11 +253,11 @@ class Publisher:
             raise Corrupt(f"{path} has no deletion vector of {vector.bytes} bytes at {at}", path=path)
         return data
 
-    def _write_list(self, snapshot: Snapshot, rows: Sequence[Json]) -> str:
+    def _write_list(self, snapshot: Snapshot, rows: Sequence[Json], schema: Json) -> str:
         number = str(snapshot.version + 1)
         about = {"snapshot-id": number, "sequence-number": number, "format-version": "3"}
         key = hashlib.blake2b(repr([number, *(row["manifest_path"] for row in rows)]).encode()).digest()
-        data = avro_bytes(LIST_SCHEMA, rows, about, key)
+        data = avro_bytes(schema, rows, about, key)
         name = f"snap-{number}-{hashlib.blake2b(data, digest_size=8).hexdigest()}.avro"
         self._put(f"{METADATA_FOLDER}/{name}", data)
         return f"{self._root}/{METADATA_FOLDER}/{name}"
