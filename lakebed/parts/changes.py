@@ -264,8 +264,8 @@ def prepare(
             columns[group.sequence_by] = _given_order(changes, group, kept, fill)
     group_deletes = None
     if spec.resolves_by_group:
+        columns |= without_values(columns, kept, spec, deletes)
         if deletes is not None and spec.sequence_column in kept:
-            columns |= without_values(columns, kept, spec, deletes)
             group_deletes, deletes = deletes, None  # not of the row, but of what the group has of it
         columns |= aggregated(columns, spec, deletes)
     if spec.keys:

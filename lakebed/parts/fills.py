@@ -101,10 +101,16 @@ class Fill:
 
 
 def without_values(
-    columns: Mapping[str, Any], kept: Collection[str], spec: _TableShape, deletes: pa.ChunkedArray
+    columns: Mapping[str, Any], kept: Collection[str], spec: _TableShape, deletes: pa.ChunkedArray | None
 ) -> dict[str, Any]:
-    """The columns of the groups that the changes fill, null in deletes, but for their order."""
-    orders = {group.sequence_by for group in spec.groups}
+    """The columns of the groups that the changes fill, null in deletes.
+
+    A delete of a group has its order. One of the owner says nothing of groups, also if it has the row as it was.
+    """
+    if deletes is None:
+        return {}
+    of_owner = spec.sequence_column not in kept
+    orders = frozenset[str]() if of_owner else {group.sequence_by for group in spec.groups}
     names = [name for group in spec.groups for name in group.columns if name not in orders and name not in kept]
     return {name: pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name]) for name in names}
 

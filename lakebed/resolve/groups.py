@@ -457,7 +457,7 @@ class States:
         hits = locator.lookup(base, keys) if base and len(keys) else lookup_schema(spec).empty_table()
         places, probes = hits["row"].to_numpy(), hits["probe"].to_numpy()
         is_delete = _is_delete(hits)
-        pieces, keys_of, live, versions, live_hits = [schema.empty_table()], [], [], [], []
+        pieces, keys_of, live, versions, written, live_hits = [schema.empty_table()], [], [], [], [], []
         for path, at in indices_by_part(hits["part"]).items():
             part = base[path]
             is_live = ~are_in(deletion_vectors.of(part), places[at])
@@ -469,13 +469,15 @@ class States:
             versions.append(pc.fill_null(found[VERSION_COLUMN], part.max_block).to_numpy())
             found = found.drop_columns([VERSION_COLUMN, OP_COLUMN]).append_column(OP_COLUMN, ops)
             pieces.append(as_rows(found, schema))
+            written.append(np.full(len(found), part.modified_ms))
             keys_of.append(probes[at[wanted]])
             live.append(is_live[wanted])
             live_hits.append(at[is_live])
         nothing = np.zeros(0, dtype=np.int64)
         is_live = np.concatenate([np.zeros(0, dtype=bool), *live])
         brought = np.concatenate([nothing, *versions])
-        order = np.lexsort([brought, is_live])
+        # Several of one key are of one version only if that was settled in several commits (``settle._oldest``).
+        order = np.lexsort([np.concatenate([nothing, *written]), brought, is_live])
         chosen = np.concatenate([nothing, *live_hits])
         return States(
             rows=pa.concat_tables(pieces).take(pa.array(order)),

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.cli import main
+from lakebed.compaction.settle import settle
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.positions.remarks import remarks_of
 from lakebed.table import internals_of
@@ -63,6 +64,19 @@ def settled(table: lakebed.Table) -> Iterator[list[dict[str, Any]]]:
     yield rows(table)
     table.settle()
     yield rows(table)
+
+
+def settle_singly(table: lakebed.Table) -> None:
+    """Settle each part of the tail in a commit of its own, as those of a batch that is too large for one."""
+    internals = internals_of(table)
+    settle(
+        internals.log,
+        internals.storage,
+        internals.deletion_vectors,
+        internals.locators.for_settling,
+        lambda part, records: None,
+        changes_max=1,
+    )
 
 
 def test_a_late_change_loses_within_its_group_alone(people: lakebed.Table) -> None:
@@ -126,6 +140,36 @@ def test_only_the_owner_brings_a_deleted_row_back(people: lakebed.Table) -> None
     assert list(settled(people)) == [[], []]
     sent(people, id=1, status="back", changed=3)
     expected = [{"id": 1, "status": "back", "changed": 3, "name": "Eve", "named": 6}]
+    assert list(settled(people)) == [expected, expected]
+
+
+def test_of_equal_changes_the_last_counts_among_those_that_wait_too(people: lakebed.Table) -> None:
+    for number in range(1, 5):  # each settle adds to what the base remembers of the keys that wait
+        for id in range(number, 5):
+            sent(people, id=id, name=f"{number}", named=5)
+        people.settle()
+        sent(people, id=number, status="new", changed=1)
+        row = {"id": number, "status": "new", "changed": 1, "name": f"{number}", "named": 5}
+        assert [rows(people)[-1], len(rows(people))] == [row, number]
+        if number % 2:
+            people.maintenance.compact()
+
+
+def test_so_it_does_if_a_batch_is_settled_in_several_commits(people: lakebed.Table) -> None:
+    names = [{"id": 1, "name": f"{number}", "mail": None, "named": 5} for number in range(8)]
+    people.apply(names, columns="sent", ignore_null_updates=True)  # what each keeps only the table can say
+    settle_singly(people)
+    sent(people, id=1, status="new", changed=1)
+    assert list(settled(people)) == [[{"id": 1, "status": "new", "changed": 1, "name": "7", "named": 5}]] * 2
+
+
+def test_a_delete_of_the_owner_that_has_the_row_as_it_was_says_nothing_of_groups(people: lakebed.Table) -> None:
+    sent(people, id=1, status="new", changed=1)
+    sent(people, id=1, name="Ada", mail="a@example", named=5)
+    sent(people, "true", id=1, status="new", changed=2, name="Old", named=5)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, status="back", changed=3)
+    expected = [{"id": 1, "status": "back", "changed": 3, "name": "Ada", "mail": "a@example", "named": 5}]
     assert list(settled(people)) == [expected, expected]
 
 
