@@ -58,3 +58,14 @@ def test_files_are_left_out(table: lakebed.Table, theirs: str, files: int, ids: 
     assert len(internals_of(table).log.refresh().parts) == 10
     assert len(list(opened(table).scan(row_filter=theirs).plan_files())) == files
     assert sorted(pyiceberg(table, where=theirs)["id"].to_pylist()) == list(ids)
+
+
+def test_a_list_of_manifests_says_which_partitions_are_in_each(tmp_path: Path) -> None:
+    table = lakebed.create(
+        tmp_path / "t", SCHEMA, keys=["id", "region"], partition_by=["region"], properties={"lakebed.iceberg": "on"}
+    )
+    table.apply([{"id": key, "region": region, "at": DAY} for key, region in enumerate(("west", "east"))])
+    table.settle()
+    table.maintenance.publish_iceberg()
+    [[said]] = opened(table).inspect.manifests()["partition_summaries"].to_pylist()
+    assert (said["lower_bound"], said["upper_bound"], said["contains_null"]) == ("east", "west", False)

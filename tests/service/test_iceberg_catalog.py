@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -199,6 +200,27 @@ def test_who_has_it_already_gets_nothing_more(catalog: Catalog, shop: Path) -> N
         if len(tags) == 2:
             change(table)
     assert len(set(tags)) == 4
+
+
+def test_two_services_over_one_warehouse_say_the_same_while_it_is_written(
+    catalog: Catalog, shop: Path, serve: Serve
+) -> None:
+    table, services = lakebed.open(shop / "shop/orders"), (catalog, Catalog(serve(shop)))
+    writer, seen, tag = Thread(target=lambda: [change(table) for _ in range(8)]), 0, ""
+    writer.start()
+    for number in range(60):
+        status, headers, found = services[number % 2].ask("loadTable", "shop", "orders", If_None_Match=tag)
+        if status == 200:
+            newest = found["metadata"]["current-snapshot-id"]
+            assert newest > seen and found["metadata"] == json.loads(Path(found["metadata-location"]).read_bytes())
+            seen, tag = newest, headers["etag"]
+        assert status in (200, 304)
+    writer.join()
+    table.restore(version=table.version - 2)
+    table.maintenance.publish_iceberg()
+    first, second = (each.ask("loadTable", "shop", "orders") for each in services)
+    assert first[1]["etag"] == second[1]["etag"] != tag and first[2] == second[2]
+    assert first[2]["metadata"]["current-snapshot-id"] == table.version + 1
 
 
 def test_who_has_no_token_gets_nothing(catalog: Catalog) -> None:

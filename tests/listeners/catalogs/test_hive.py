@@ -143,36 +143,6 @@ def test_what_somebody_changed_by_hand_stays_unless_it_is_ours(lake: Lake) -> No
     assert found.parameters["spark.sql.sources.provider"] == "delta"
 
 
-def test_a_column_that_was_added_while_it_was_down_is_there_when_it_is_back(tmp_path: Path) -> None:
-    with MetastoreServer() as server:
-        lake = Lake(tmp_path, server)
-        orders = make(lake.root, "public/orders")
-        follower = Follower(lake.root, lake.target)
-        follower.step()
-        server.kill()
-        orders.apply(changes())  # ingest knows nothing of it
-        orders.alter(add={"note": "string"})
-        for _ in range(3):
-            assert f"{server.url} does not answer" in follower.step()
-        assert follower.behind_seconds() > 0
-        server.start()
-        assert follower.step() == "" and follower.behind_seconds() == 0
-        assert list(lake.columns()) == ["id", "note"]
-
-
-def test_a_metastore_that_takes_a_connection_and_says_nothing_holds_up_nobody_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lakebed.listeners.catalogs.hive._TIMEOUT_MS", 200)
-    orders = make(str(tmp_path / "lake"), "public/orders")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        target = Catalog(url=f"thrift://127.0.0.1:{silent.getsockname()[1]}")
-        follower = Follower(str(tmp_path / "lake"), target)
-        assert f"{target.url} does not answer: " in follower.step()
-        assert follower.behind_seconds() > 0
-    assert orders.version == 0
-
-
 class Slow(HiveClient):
     """Lets something happen between its look at the table, or at the entry, and its write."""
 
@@ -191,6 +161,44 @@ class Slow(HiveClient):
             happens()
         self.wrote = super()._replace(*how)
         return self.wrote
+
+
+def test_a_column_that_was_added_while_it_was_down_is_there_when_it_is_back(tmp_path: Path) -> None:
+    with MetastoreServer() as server:
+        lake = Lake(tmp_path, server)
+        orders = make(lake.root, "public/orders")
+        client = Slow(lake.target)
+        follower = Follower(lake.root, lake.target, connect=lambda _: client)
+        follower.step()
+        server.kill()
+        orders.apply(changes())  # ingest knows nothing of it
+        orders.alter(add={"note": "string"})
+        for _ in range(3):
+            assert f"{server.url} does not answer" in follower.step()
+        assert follower.behind_seconds() > 0
+        server.start()
+        assert follower.step() == "" and follower.behind_seconds() == 0
+        assert list(lake.columns()) == ["id", "note"]
+        orders.alter(add={"killed_amid_the_write": "string"})
+        client.before_write = server.kill
+        assert f"{server.url} does not answer" in follower.step()
+        assert follower.behind_seconds() > 0
+        server.start()
+        assert follower.step() == "" and follower.behind_seconds() == 0
+        assert list(lake.columns()) == ["id", "note", "killed_amid_the_write"]
+
+
+def test_a_metastore_that_takes_a_connection_and_says_nothing_holds_up_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.listeners.catalogs.hive._TIMEOUT_MS", 200)
+    orders = make(str(tmp_path / "lake"), "public/orders")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Catalog(url=f"thrift://127.0.0.1:{silent.getsockname()[1]}")
+        follower = Follower(str(tmp_path / "lake"), target)
+        assert f"{target.url} does not answer: " in follower.step()
+        assert follower.behind_seconds() > 0
+    assert orders.version == 0
 
 
 @pytest.mark.parametrize("moment", ["before_look", "before_write"])
