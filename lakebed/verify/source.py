@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,22 +204,33 @@ class Limit:
             )
 
 
+REST_SECONDS_MAX = 1.0
+
+
 @dataclass(slots=True)
 class Pace:
-    """Keeps the rows that are read of a source below a number a second, over the whole run, and reads only when it may."""
+    """Keeps the rows that are read of a source below a number a second, over the whole run, and reads only when it may.
+
+    Where rows are wide, a database can be busy all the time below any number. So each pause is as long as what was done since the
+    last one, up to ``REST_SECONDS_MAX``: the session works half of the time at most. Without a number nothing is paused for.
+    """
 
     rows_per_second: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     closed_seconds: Callable[[], float] = lambda: 0.0  # how long nothing may be read from now on
     _free_at: float = field(default=float("-inf"))
+    _resumed_at: float = field(default=float("inf"))
 
     def took(self, rows: int) -> None:
-        """Wait as long as so many rows may take, less the time that has passed since the last call."""
+        """Wait as long as so many rows may take, less the time that has passed since the last call, and as long as that was."""
         now = self.clock()
-        begun = max(self._free_at, now - 1.0)  # a pause is not made up for by a burst of more than a second
-        self._free_at = begun + rows / self.rows_per_second
-        if self._free_at > now:
-            self.sleep(self._free_at - now)
+        if math.isfinite(self.rows_per_second):
+            begun = max(self._free_at, now - 1.0)  # a pause is not made up for by a burst of more than a second
+            self._free_at = begun + rows / self.rows_per_second
+            until = max(self._free_at, now + min(now - self._resumed_at, REST_SECONDS_MAX))
+            if until > now:
+                self.sleep(until - now)
         while (closed := self.closed_seconds()) > 0:
             self.sleep(closed)
+        self._resumed_at = self.clock()

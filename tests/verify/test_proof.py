@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.verify.comparing import ROUNDS_MAX, Key, Row, Span
 from lakebed.verify.proof import Found, Proof
-from lakebed.verify.source import Pace
+from lakebed.verify.source import REST_SECONDS_MAX, Pace
 from tests.verify.memory import TEXT, MemoryLake, MemorySource, World, shape
 
 FAULTS: dict[str, Callable[[list[str]], list[str]]] = {
@@ -171,3 +171,12 @@ def test_rows_are_read_no_faster_than_the_pace() -> None:
     before = sum(slept)
     pace.took(150)
     assert sum(slept) - before == pytest.approx(150 / 50 - 1), "a pause is not made up for"
+
+
+def test_it_rests_as_long_as_it_worked() -> None:
+    now, slept = [100.0], list[float]()
+    pace = Pace(50_000.0, lambda: now[0], slept.append)
+    for seconds in (0.0, 0.3, 60.0):  # the last is one in which the table was waited for
+        now[0] += seconds
+        pace.took(1)
+    assert slept == pytest.approx([0.3, REST_SECONDS_MAX])
