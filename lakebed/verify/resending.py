@@ -11,7 +11,7 @@ from lakebed.decode.debezium.snapshots import SnapshotProgress
 from lakebed.errors import InvalidInput, Retry
 from lakebed.log.table_log import TableLog
 from lakebed.pipeline.database.resnapshot import Asking, Sent
-from lakebed.positions.resnapshots import active, resnapshot_of
+from lakebed.positions.resnapshots import Resnapshot, active, resnapshot_of
 from lakebed.verify.comparing import Key
 
 PAUSE_SECONDS = 0.5
@@ -41,7 +41,8 @@ class Resending:
             self._send(keys)
 
     def _send(self, keys: Sequence[Key]) -> None:
-        if active(self.log.refresh()) is not None:
+        found = active(self.log.refresh())
+        if found is not None and not self._is_lost(found):
             raise Retry(
                 f"rows of {self.table} are being sent again already (lakebed status); repair it when they have come"
             )
@@ -63,6 +64,12 @@ class Resending:
                 raise Retry(f"{self.table} has not got the rows that the connector sent again: does its pipeline run?")
             self.tell(f"waiting for rows of {self.table} that were sent again")
             self.sleep(PAUSE_SECONDS)
+
+    def _is_lost(self, found: Resnapshot) -> bool:
+        """Whether whoever asked was killed before the connector heard of it, as far as time tells. If rows come after all, they
+        are as good: nothing else is to be done at their end."""
+        began = found.state != "asked" or not found.is_partial or found.mirror_from is not None
+        return not began and self.log.now_ms() - found.asked_ms > self.wait_seconds * 1000
 
     def _followed(self, sent: Sent) -> SnapshotProgress:
         """The connector may stop in the midst, and then it says no more."""

@@ -294,8 +294,9 @@ def test_results_begin_anew_when_their_table_was_removed(tmp_path: Path) -> None
     assert lakebed.open(results.path).to_arrow().num_rows == 1  # one is lost
 
 
+@pytest.mark.parametrize("option", ["--snapshot", "--repair"])
 def test_a_terminated_process_lets_go_of_the_versions_that_it_holds(
-    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
 ) -> None:
     let_go = []
 
@@ -310,7 +311,7 @@ def test_a_terminated_process_lets_go_of_the_versions_that_it_holds(
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # so that it does not end the tests
     try:
         with pytest.raises(SystemExit) as ended:
-            main(["verify", str(tmp_path / "shop.yml"), "--snapshot"])
+            main(["verify", str(tmp_path / "shop.yml"), option])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (ended.value.code, let_go) == (143, [True])

@@ -13,9 +13,14 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.decode.debezium.snapshots import SnapshotProgress
 from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.mutate import run_mutation
+from lakebed.pipeline.database.resnapshot import Asking
+from lakebed.pipeline.file.settings import DatabasePipeline, parse_any
+from lakebed.positions.resnapshots import active, advance
+from lakebed.sources.kafka import cluster
 from lakebed.sql.expression import Expression, expression
 from lakebed.verify import repair as repair_module
 from lakebed.verify.canonical import Shape
@@ -209,6 +214,52 @@ def test_a_connector_that_stops_in_the_midst_is_not_waited_for_for_ever(tmp_path
     with pytest.raises(Retry, match="stopped sending rows of t again"):
         send([("1",)])
     assert clock.now == 1_160 and len(slept) == 122  # so that it also ends with the process
+
+
+FILE = """
+database: {{path: '{}', signal_topic: shop-signal, notification_topic: shop-told}}
+source: {{kind: kafka, topic_pattern: 'shop\\..*', config: {{bootstrap.servers: "127.0.0.1:1"}}}}
+format: debezium-json
+"""
+
+
+def test_nothing_waits_for_rows_of_which_the_connector_never_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, clock = shop_of(tmp_path / "shop/public/t", 1), Clock()
+    log, pipeline = log_of(shop.table), parse_any(FILE.format(tmp_path / "shop"), "shop.yml", {})
+    assert isinstance(pipeline, DatabasePipeline)
+    reaches: list[type[BaseException] | None] = [SystemExit]
+
+    def send(*_: object) -> None:
+        if reaches and (error := reaches.pop()):
+            raise error
+
+    monkeypatch.setattr(cluster, "partitions_of", lambda *_: [0])
+    monkeypatch.setattr(cluster, "ends_of", lambda *_: {})
+    monkeypatch.setattr(cluster, "send", send)
+    asking = Asking(pipeline)
+    with pytest.raises(SystemExit):
+        asking.send(["public.t"], "id = 1")
+    assert active(log.refresh()) is None, "one that was terminated says that it is over"
+
+    sent = asking.send(["public.t"], "id = 1")  # as if it was killed before that
+    monkeypatch.setattr(Asking, "follow", lambda *_: SnapshotProgress("", "shop", ()))
+    mend = Resending(
+        asking=asking, table="public.t", log=log, condition=lambda keys: "true", wait_seconds=60,
+        tell=lambda text: None, clock=clock, sleep=clock.sleep,
+    )  # fmt: skip
+    with pytest.raises(Retry, match="are being sent again already"):
+        mend([("1",)])
+    later = log.now_ms() + 61_000
+    monkeypatch.setattr(log, "now_ms", lambda: later)
+    with pytest.raises(Retry, match="does its pipeline run"):
+        mend([("1",)])
+    found = active(log.refresh())
+    assert found is not None and found.id != sent.signal_id
+    advance(log, found.id, lambda one: replace(one, state="running"))
+    with pytest.raises(Retry, match="are being sent again already"):
+        mend([("1",)])
 
 
 def test_no_signal_is_longer_than_a_record_of_kafka_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,8 @@ def _with_database(options: argparse.Namespace) -> int:
                 for found in again.reports():
                     _print(found, options)
                 return exit_codes.OK
-            if options.snapshot:  # or it would leave its holds on versions of tables
+            # Or holds on versions stay, and tables wait for rows that the connector was not asked for.
+            if options.snapshot or options.repair:
                 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
             reports = (
                 verified_by_topics(pipeline, options.tables, report, failed)

@@ -117,12 +117,14 @@ class Asking:
         )
         entries = {name: self._entry(asked, name, internals, mirrors) for name, internals in opened.items()}
         restarts = tuple(name for name, internals in opened.items() if needs_restart(internals.log.refresh()))
-        for name, entry in entries.items():
-            storage = opened[name].storage
-            ask(opened[name].log, entry, restarting(storage, entry.topic, entry.begin) if name in restarts else None)
         try:
+            for name, entry in entries.items():
+                storage = opened[name].storage
+                ask(
+                    opened[name].log, entry, restarting(storage, entry.topic, entry.begin) if name in restarts else None
+                )
             send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
-        except LakebedError:
+        except BaseException:  # also one that ends the process, or the tables would wait for what nobody was asked for
             for internals in opened.values():
                 internals.mirror().fail(signal_id, "the connector could not be asked")
             raise
