@@ -1,4 +1,4 @@
-"""What the documentation of Paimon's merge engines shows, and lakebed's answer (docs/guides/several-streams.md)."""
+"""What the documentation of Paimon and Hudi shows, and lakebed's answer (docs/guides/several-streams.md)."""
 
 from __future__ import annotations
 
@@ -107,3 +107,24 @@ def test_first_row_takes_an_order_and_deletes_too(tmp_path: Any) -> None:
 def test_an_order_of_several_columns_is_refused(tmp_path: Any) -> None:
     with pytest.raises(InvalidInput, match=r"sequence_by \(a name\)"):
         table(tmp_path, "a b c owner_ts", lakebed__groups={"1": {"columns": ["a"], "sequence_by": ["b", "c"]}})
+
+
+@pytest.mark.parametrize("keeps", [{"columns": "sent"}, {"ignore_null_updates": True}])  # KEEP_VALUES, IGNORE_DEFAULTS
+def test_a_newer_partial_update_of_hudi_keeps_what_it_does_not_have(tmp_path: Any, keeps: dict[str, Any]) -> None:
+    made = table(tmp_path, "owner_ts name price")
+    made.apply([{"k": 1, "owner_ts": 1, "name": 1, "price": 1}])
+    price = {"k": 1, "owner_ts": 2, "price": 2}
+    made.apply([price if "columns" in keeps else price | {"name": None}], **keeps)
+    assert rows(made) == [(1, 2, 1, 2)]
+
+
+def test_a_late_partial_update_of_hudi_loses_unless_its_columns_have_an_order_of_their_own(tmp_path: Any) -> None:
+    made = table(tmp_path / "rows", "owner_ts name price")
+    for change in ({"owner_ts": 2, "name": 1}, {"owner_ts": 1, "price": 1}):
+        made.apply([{"k": 1} | change], columns="sent")
+    assert rows(made) == [(1, 2, 1, None)]
+    of_price = {"price": group("price_ts", "price")}
+    made = table(tmp_path / "groups", "owner_ts name price price_ts", lakebed__groups=of_price)
+    for change in ({"owner_ts": 2, "name": 1}, {"price_ts": 1, "price": 1}):
+        made.apply([{"k": 1} | change], columns="sent")
+    assert rows(made) == [(1, 2, 1, 1, 1)]

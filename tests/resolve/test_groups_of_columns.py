@@ -173,6 +173,21 @@ def test_a_delete_of_the_owner_that_has_the_row_as_it_was_says_nothing_of_groups
     assert list(settled(people)) == [expected, expected]
 
 
+def test_what_waits_and_that_the_owner_deleted_is_forgotten_together_with_deletes(tmp_path: Any) -> None:
+    people = created(str(tmp_path / "people"), **{"lakebed.tombstone_retention": "0 seconds", "lakebed.read_budget": 1})
+    for id, mail in ((1, None), (2, "b@example")):
+        sent(people, id=id, name="Ada", mail=mail, named=5)
+        people.settle()
+    sent(people, id=2, status="new", changed=5)
+    sent(people, "true", id=2, status="new", changed=6)
+    people.settle()
+    people.maintenance.compact()
+    assert people.inspect.waiting().num_rows == 0
+    for id in (1, 2):
+        sent(people, id=id, status="late", changed=4)
+    assert list(settled(people)) == [[{"id": id, "status": "late", "changed": 4} for id in (1, 2)]] * 2
+
+
 def test_a_delete_of_a_group_takes_its_values_and_keeps_late_ones_out(people: lakebed.Table) -> None:
     sent(people, id=1, status="new", changed=1)
     sent(people, id=1, name="Ada", mail="a@example", named=5)
