@@ -217,7 +217,7 @@ def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]
         nothing = pa.table([pa.nulls(1, field.type) for field in version.columns.stored], version.columns.stored)
         yield from _change_rows(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
     for remembered in version.tombstones:
-        table = reading.deletes(remembered)
+        table = reading.of_rows(reading.deletes(remembered))
         yield from _change_rows(table, pa.repeat(pa.scalar("delete"), len(table)), version)
     deletion_vectors = DeletionVectorCache(storage)
     for kind, parts, others in (
@@ -236,6 +236,8 @@ def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]
             yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for completed in version.completed:
         table = reading.without_newer(reading.base(completed))
+        if completed.deletes:
+            table = reading.of_rows(table)
         kind = "delete" if completed.deletes else "upsert"
         yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for change_part in version.change_parts:
@@ -274,6 +276,11 @@ class _Reading:
         """The deletes that a part of the base remembers."""
         rows = self._read(part, {OP_COLUMN: "VARCHAR"}, "")
         return rows.filter(pc.equal(rows[OP_COLUMN], DELETE))
+
+    def of_rows(self, deletes: pa.Table) -> pa.Table:
+        """Without those that hold only what groups of columns have of a key (``resolve.groups``): it never had a row."""
+        sequence = self._columns.spec.sequence_column
+        return deletes if sequence not in deletes.column_names else deletes.filter(deletes[sequence].is_valid())
 
     def changes(self, part: ChangePart) -> pa.Table:
         """The changes of a change part with their operation, without those that are not whole."""

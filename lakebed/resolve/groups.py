@@ -10,7 +10,8 @@ What groups mean is in ``lakebed.column_groups``. The *state* of a key has, for 
    every group, and is later than all deletes that the base remembers.
 2. Find the newest change of each key and group (``resolve.unavailable_values``, which also says whence a change that lacks values
    within its group has them).
-3. A change that is the newest of all groups that have one is the state as it is. Else the state is composed, and written.
+3. A whole change that is the newest of all groups that have one is the state as it is. Else the state is composed, and written:
+   what is written is among the change rows of the settle, and a change that lacks columns is among those of no other version.
 
 States only gain: a later one has, for each group, values at least as new. So of several that the base remembers each group takes
 its newest, and it does no harm that the older ones stay.
@@ -169,7 +170,8 @@ def resolve_groups(
     tail, of_part, of_row, found = met.tail, met.of_part, met.of_row, met.found
     rows, key, newest, known = met.rows, met.key, met.newest, len(met.found.rows)
     last, is_deleted = newest.last, _is_delete(rows)
-    changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists)
+    is_whole = np.asarray(pc.fill_null(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)) == 0
+    changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists) & is_whole[last]
     survives = last[changes & stays & newest.exists] - known
     composed = changes & ~stays
     versions = np.array([part.version for part in change_parts])

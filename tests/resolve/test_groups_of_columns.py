@@ -15,6 +15,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.compaction.settle import settle
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.positions.remarks import remarks_of
 from lakebed.table import internals_of
 
@@ -212,6 +213,26 @@ def test_a_group_that_creates_makes_rows_that_the_owner_has_not_deleted(tmp_path
     assert list(settled(people)) == [[], []]
 
 
+def test_rows_are_among_the_changes_and_what_waits_is_not(people: lakebed.Table) -> None:
+    sent(people, id=1, name="Ada", named=5)
+    people.settle()
+    sent(people, id=1, name="Eve", named=6)
+    people.settle()
+    sent(people, id=2, status="new", changed=1)
+    sent(people, id=1, status="new", changed=2)
+    people.settle()
+    sent(people, "true", id=1, status="new", changed=3)
+    people.settle()
+    found = [
+        (row["_change_type"], row["id"], row["status"], row["name"])
+        for version in versions_with_changes(people.path, 0, people.version)
+        for batch in read_version(people.path, version)
+        for row in batch.to_pylist()
+    ]
+    assert found[:2] == [("upsert", 1, "new", "Eve"), ("upsert", 2, "new", None)]
+    assert {row[:2] for row in found[2:]} == {("delete", 1)}
+
+
 @pytest.mark.parametrize(
     ("groups", "error"),
     [
@@ -334,6 +355,7 @@ def test_columns_are_aggregated_over_all_changes_of_a_row_late_ones_too(visits: 
     expected = [{"id": 1, "at": 6, "origin": "b", "kept": "x", "best": 2.0, "least": "m", "total": 2}]
     assert list(settled(visits)) == [expected, expected]
     sent(visits, id=1, at=3, origin="a", kept="old", best=9.0, least="a", total=10)
+    sent(visits, id=1, at=3, origin="y")  # of equally old ones the first to come
     expected = [{"id": 1, "at": 6, "origin": "a", "kept": "x", "best": 9.0, "least": "a", "total": 12}]
     assert list(settled(visits)) == [expected, expected]
 

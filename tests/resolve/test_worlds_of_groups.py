@@ -15,6 +15,7 @@ import pytest
 
 import lakebed
 from lakebed.operations.purge import files as purge_files
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.write_arrow import PARTS_FOLDER
 from lakebed.storage.local_folders import files_below
 from lakebed.table import internals_of
@@ -138,6 +139,7 @@ class World:
         """What the columns are called now."""
         self.mails = [f"mail-{seed}-{number}-{self.random.getrandbits(64):x}" for number in range(3)]
         self.join = Join(self.creates)
+        self.is_purged = False
         self.history: dict[int, tuple[Join, list[dict[str, Any]]]] = {}
 
     @property
@@ -229,6 +231,7 @@ class World:
         self.tables = [table, lakebed.open(table.path)]  # the other process would follow within FOLLOW_SECONDS
         self.join.forget(found - kept)
         assert self.files_with(mail) == []
+        self.is_purged = True
         self.history.clear()
 
     def settle(self) -> None:
@@ -312,9 +315,22 @@ class World:
         self.history[self.table.version] = deepcopy(self.join), expected
 
     def check_history(self) -> None:
-        """Each version that is kept has the rows that it had."""
+        """Each version that is kept has the rows that it had, and a copy that is made of all changes has those of the last."""
         for version, (_, expected) in self.history.items():
             assert shown(self.table.to_arrow(version=version)) == expected, version
+        if self.is_purged or (self.creates and "changed" not in self.hidden):
+            return  # changes are gone, or have no order that a copy could take
+        self.table.settle()
+        order = "_change_sequence" if "changed" in self.hidden else "changed"
+        path = self.table.path
+        copy = lakebed.create(f"{path}_copy", self.table.schema, ["id"], sequence_by=order)
+        for each in versions_with_changes(path, 0, self.table.version):
+            for batch in read_version(path, each):
+                if batch["_change_type"][0].as_py() == "truncate":
+                    copy.truncate()
+                else:
+                    copy.apply(pa.Table.from_batches([batch]), "_change_type = 'delete'")
+        assert shown(copy.to_arrow()) == shown(self.table.to_arrow())
 
 
 def shown(rows: pa.Table) -> list[dict[str, Any]]:
