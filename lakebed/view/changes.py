@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakebed.coordination.schema_history import past_changes
 from lakebed.error_transport import crosses_spark, methods_cross_spark
-from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite, VersionNotFound
+from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite, TableReplaced, VersionNotFound
+from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.parts.change_columns import START_AGAIN, ChangeColumns, columns_at
@@ -41,6 +43,8 @@ from lakebed.sparks.streams import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ONLY_ROWS_OF = "lakebedOnlyRowsOf"
+"""An option of a stream: it ends with an error if rows leave the table, which the error calls by this name."""
 _VERSIONS_PER_BATCH_MAX = 1000
 _registered = WeakSet["SparkSession"]()
 """Sessions that know the source: Spark warns of one that it is told again."""
@@ -99,7 +103,8 @@ class ChangesSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         columns = _columns_that_give(self._log(), schema)
-        return for_this_spark(_ChangesStream(self._path(), self._option("startingVersion", 0), columns))
+        first, rows_of = self._option("startingVersion", 0), self.options.get(ONLY_ROWS_OF)
+        return for_this_spark(_ChangesStream(self._path(), self._log().refresh().metadata.id, first, columns, rows_of))
 
     def _log(self) -> TableLog:
         return TableLog(open_store(self._path()))
@@ -130,29 +135,45 @@ class _ChangesReader(DataSourceReader):
 
 @methods_cross_spark
 class _ChangesStream(DataSourceStreamReader):
-    def __init__(self, path: str, first: int, columns: ChangeColumns) -> None:
+    """An offset is a version, and the id of the table: another one may be made in its place."""
+
+    def __init__(self, path: str, table_id: str, first: int, columns: ChangeColumns, rows_of: str | None) -> None:
         self._path = path
+        self._table_id = table_id
         self._first = first
         self._columns = columns
+        self._rows_of = rows_of
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"version": self._first - 1}
+        return {"version": self._first - 1, "table": self._table_id}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(_VERSIONS_PER_BATCH_MAX)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The newest version within the limit. With the trigger ``availableNow`` Spark asks once, for all there is."""
-        newest, last = TableLog(open_store(self._path)).refresh().version, int(start["version"])
+        newest, last = self._snapshot(start).version, int(start["version"])
         if isinstance(limit, ReadMaxRows):
             newest = min(newest, last + limit.max_rows)
-        return {"version": max(last, newest)}
+        return {"version": max(last, newest), "table": self._table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._snapshot(start)
         return _partitions(self._path, int(start["version"]) + 1, int(end["version"]), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._path, partition)
+        return _read(self._path, partition, self._rows_of)
+
+    def _snapshot(self, start: dict[str, Any]) -> Snapshot:
+        """The newest version. Raises TableReplaced if it is not of the table that the query has read."""
+        newest = TableLog(open_store(self._path)).refresh()
+        if newest.metadata.id != start.get("table", newest.metadata.id):  # offsets of older lakebeds do not say it
+            raise TableReplaced(
+                f"{self._path}: another table is in the place of the one that this query has read up to version "
+                f"{start['version']}; start a query with a new checkpoint to read that one",
+                table=self._path,
+            )
+        return newest
 
 
 def _partitions(path: str, first: int, last: int, columns: ChangeColumns) -> list[InputPartition]:
@@ -160,9 +181,23 @@ def _partitions(path: str, first: int, last: int, columns: ChangeColumns) -> lis
 
 
 @crosses_spark
-def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(path: str, partition: InputPartition, rows_of: str | None = None) -> Iterator[pa.RecordBatch]:
     if isinstance(partition.value, ChangedVersion):  # if there are no partitions, Spark passes one of its own
-        yield from read_version(path, partition.value)
+        for batch in read_version(path, partition.value):
+            if rows_of is not None:
+                _require_rows(batch, partition.value, rows_of, path)
+            yield batch
+
+
+def _require_rows(batch: pa.RecordBatch, of: ChangedVersion, table: str, path: str) -> None:
+    """Raises InvalidInput if rows left."""
+    kind = of.columns.names.type
+    if pc.any(pc.not_equal(batch[kind], "upsert")).as_py():
+        raise InvalidInput(
+            f"rows left {table} in version {of.version}, which its columns can't say: read the stream "
+            f".format('lakebed_changes').option('path', '{path}'), which has {kind}, or begin after that version with the "
+            "option startingVersion"
+        )
 
 
 def _columns_that_give(log: TableLog, schema: StructType) -> ChangeColumns:

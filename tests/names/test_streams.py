@@ -150,10 +150,40 @@ def test_a_table_is_read_as_a_stream_of_its_rows(
     assert sql("select * from lake.shop.later") == [(5, "e", 50)]
 
 
+def test_a_stream_of_rows_goes_on_with_new_columns_but_not_with_another_table(
+    spark: SparkSession, sql: Sql, catalog: str, orders: lakebed.Table, run: Callable[..., None]
+) -> None:
+    def rows() -> DataFrame:
+        return spark.readStream.table(f"{catalog}.shop.orders")
+
+    defined = rows()
+    run(defined.select("id", "n"), "copy")
+    sql("alter table lake.shop.orders rename column region to area")
+    sql("alter table lake.shop.orders add column note string")
+    sql("insert into lake.shop.orders values (4, 'd', 40, 'new')")
+    run(defined.select("id", "n"), "copy")  # by the names of the day on which it was defined
+    sql("insert into lake.shop.orders values (5, 'e', 50, 'newer')")
+    run(rows().select("id", "n").where("note is not null and area = 'e'"), "copy")
+    assert sql("select * from lake.shop.copy order by id") == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
+
+    sql("drop table lake.shop.orders purge")
+    sql("create table lake.shop.orders (id bigint not null, area string, n bigint, note string) "
+        "tblproperties ('lakebed.keys' = 'id')")  # fmt: skip
+    for id in range(20, 32):
+        sql(f"insert into lake.shop.orders values ({id}, 'f', 60, null)")
+    with pytest.raises(
+        StreamingQueryException, match="another table is in the place of the one that this query has read"
+    ):
+        run(rows().select("id", "n"), "copy")
+    run(rows().select("id", "n"), "fresh", checkpoint="of fresh")
+    assert sql("select count(*) from lake.shop.fresh") == [(12,)]
+
+
 def test_what_a_stream_of_a_table_cannot_be_is_said_at_once(
     spark: SparkSession, catalog: str, orders: lakebed.Table
 ) -> None:
-    with pytest.raises(AnalysisException, match="has one option, startingVersion"):
-        spark.readStream.option("ignoreDeletes", True).table(f"{catalog}.shop.orders")
+    for option, value in (("ignoreDeletes", True), ("maxFilesPerTrigger", 1), ("startingVersion", "latest")):
+        with pytest.raises(AnalysisException, match="has one option, startingVersion"):
+            spark.readStream.option(option, value).table(f"{catalog}.shop.orders")
     with pytest.raises(AnalysisException, match="is a metadata table: it can't be read as a stream"):
         spark.readStream.table(f"{catalog}.shop.orders.parts")
