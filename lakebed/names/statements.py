@@ -12,6 +12,7 @@ SQL. Else rows without keys are found by their places (``places``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -42,7 +43,6 @@ from lakebed.parts.changes import (
 from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote, quote_for_spark
 from lakebed.sparks.names import DELETED, INSERTED, OLD, OPERATION, UPDATED, StatementInJvm
-from lakebed.sql.expression import expression
 from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -208,7 +208,7 @@ class _Changes:
             self.rows_read = -1
             return self._internals.view.dataframe(self._statement.session, snapshot)
         asked = _stored_keys(keys.toArrow().group_by(keys.columns).aggregate([]).drop_null(), spec)
-        return self._here(self._looked_up(snapshot, spec, asked), snapshot)
+        return self._here(self._looked_up(snapshot, spec, asked, self._statement.columns_read), snapshot)
 
     def _here(self, rows: pa.Table, snapshot: Snapshot) -> DataFrame:
         """Few rows of the table: what Spark computes of them is one task.
@@ -219,22 +219,23 @@ class _Changes:
         frame = frame_of(self._statement.session, rows, snapshot.metadata.schema_string)
         return frame.localCheckpoint(eager=False).coalesce(1)
 
-    def _looked_up(self, snapshot: Snapshot, spec: WriteSpec, keys: pa.Table, hidden: str | None = None) -> pa.Table:
-        """The rows with these keys, by the users' names, and perhaps with a hidden column of integers."""
-        beside = [] if hidden is None else [pa.field(hidden, pa.int64())]
-        found = [pa.schema([*spec.incoming.schema, *beside]).empty_table()]
+    def _looked_up(
+        self,
+        snapshot: Snapshot,
+        spec: WriteSpec,
+        keys: pa.Table,
+        columns: Sequence[str] | None = None,
+        hidden: str = "",
+    ) -> pa.Table:
+        """The rows with these keys, in these columns or all, by the users' names; perhaps with a hidden one of integers."""
+        beside = [pa.field(hidden, pa.int64())] if hidden else []
+        names = spec.incoming.schema.names if columns is None else columns
+        found = [pa.schema([*map(spec.incoming.schema.field, names), *beside]).empty_table()]
         for at in range(0, len(keys), _KEYS_AT_ONCE):
-            rows = self._internals.view.rows_for_sql(
-                snapshot,
-                "lakebed_rows",
-                beside,
-                expression("true", "where"),
-                lambda connection, _: connection.sql("select * from lakebed_rows").to_arrow_table(),
-                keys.slice(at, _KEYS_AT_ONCE),
-            )
-            found.append(rows.select(found[0].column_names).cast(found[0].schema))
+            rows, _ = self._internals.view.rows_with_keys(snapshot, keys.slice(at, _KEYS_AT_ONCE), names, beside)
+            found.append(rows.cast(found[0].schema))
         out = pa.concat_tables(found)
-        self.rows_read += len(out) if self.rows_read >= 0 and hidden is None else 0
+        self.rows_read += len(out) if self.rows_read >= 0 and not hidden else 0
         return out
 
     def _with_gone(self, changes: _Found, snapshot: Snapshot, spec: WriteSpec) -> _Found:
@@ -260,7 +261,7 @@ class _Changes:
         keys = list(spec.incoming.keys)
         if isinstance(changes, pa.Table):
             wanted = _stored_keys(changes.select(keys), spec)
-            there = self._looked_up(snapshot, spec, wanted, SEQUENCE_COLUMN).select([*keys, SEQUENCE_COLUMN])
+            there = self._looked_up(snapshot, spec, wanted, keys, SEQUENCE_COLUMN)
             types = [changes.schema.field(key).with_nullable(True) for key in keys]
             there = there.cast(pa.schema([*types, pa.field(SEQUENCE_COLUMN, pa.int64())]))
             return changes.join(there, keys, join_type="left outer")

@@ -253,6 +253,11 @@ class StatementInJvm:
         found = self._java.keysOfSource(source._jdf)
         return None if found is None else self._frame(found)
 
+    @property
+    def columns_read(self) -> list[str]:
+        """The columns of the table's rows that a MERGE needs: its keys, and what its conditions and values speak of."""
+        return [str(name) for name in self._java.columnsRead()]
+
     def changes(self, rows: DataFrame, source: DataFrame | None) -> DataFrame:
         """What it changes (``Statement.java``), of these rows of the table."""
         return self._frame(self._java.changes(rows._jdf, None if source is None else source._jdf))

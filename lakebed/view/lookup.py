@@ -89,9 +89,11 @@ def rows_with(
     before_reading: Callable[[Sequence[ScanFile]], object],
 ) -> pa.Table:
     """The live rows of `files` and of `completed` with the values of `among`, whichever way reads less (`rows_at_positions`)."""
-    found = rows_at_positions(
-        connection, storage, files, schema, among, columns=columns, known=known, before_reading=before_reading
-    )
+    found = None
+    if not set(columns) <= set(among.column_names):  # else there is no other column to be spared
+        found = rows_at_positions(
+            connection, storage, files, schema, among, columns=columns, known=known, before_reading=before_reading
+        )
     if found is None:
         before_reading(files)
     others = files if found is None else ()

@@ -311,7 +311,10 @@ class TableView:
         at once, and what is read follows their number. Raises Corrupt.
         """
         if among is not None:
-            return self._some_rows_for_sql(snapshot, name, hidden, run, among)
+            rows, parts = self.rows_with_keys(snapshot, among, hidden=hidden)
+            sealed = connection_for(self._storage, ())
+            with registered(sealed, name, rows):
+                return run(sealed, parts)
         pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
         mapping = snapshot.columns
@@ -334,32 +337,27 @@ class TableView:
 
         return without_dead_rows(files, attempt)
 
-    def _some_rows_for_sql(
-        self,
-        snapshot: Snapshot,
-        name: str,
-        hidden: Sequence[pa.Field],
-        run: Callable[[duckdb.DuckDBPyConnection, int], T],
-        among: pa.Table,
-    ) -> T:
+    def rows_with_keys(
+        self, snapshot: Snapshot, keys: pa.Table, columns: Sequence[str] | None = None, hidden: Sequence[pa.Field] = ()
+    ) -> tuple[pa.Table, int]:
+        """The rows of ``rows_for_sql`` with these keys, in these logical columns (None: all), and of how many parts."""
         spec = write_spec_of(snapshot)
-        resolution = self._resolved(snapshot, spec, among)
+        resolution = self._resolved(snapshot, spec, keys)
         every, schema = self._files(snapshot, resolution, spec, ()), pa.schema([*snapshot.schema, *hidden])
-        files = parts_that_may_hold(connect(), every, snapshot.schema, among, self._statistics)
+        files = parts_that_may_hold(connect(), every, snapshot.schema, keys, self._statistics)
+        wanted = snapshot.schema.names if columns is None else snapshot.columns.stored_names(columns)
         rows = rows_with(
             self._connect(),
             self._storage,
             files,
             schema,
-            among,
-            columns=schema.names,
+            keys,
+            columns=[*wanted, *(field.name for field in hidden)],
             completed=resolution.completed,
-            known=self._locator(spec).known(among),
+            known=self._locator(spec).known(keys),
             before_reading=lambda read: require_intact(read, self._storage, objects=True, of_others=True),
         )
-        sealed = connection_for(self._storage, ())
-        with registered(sealed, name, snapshot.columns.to_logical(rows)):
-            return run(sealed, len(files))
+        return snapshot.columns.to_logical(rows), len(files)
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Register a temporary view of this name, which ``refresh`` then keeps up to date."""

@@ -141,11 +141,12 @@ def schemas_for_spark(schema_string: str, is_identity: bool, hidden: Sequence[st
 
 
 def frame_of(spark: SparkSession, rows: pa.Table, schema_string: str) -> DataFrame:
-    """Rows of a table, by their logical names, as a DataFrame in the types of a scan."""
+    """Rows of a table, in some columns by their logical names, as a DataFrame in the types of a scan."""
     from pyspark.sql.types import StructType
 
     schema, _ = schemas_for_spark(schema_string, True)
-    return spark.createDataFrame(rows, StructType.fromJson(orjson.loads(schema)))
+    fields = {field.name: field for field in StructType.fromJson(orjson.loads(schema))}
+    return spark.createDataFrame(rows, StructType([fields[name] for name in rows.column_names]))
 
 
 @lru_cache(maxsize=256)

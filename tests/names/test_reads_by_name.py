@@ -46,6 +46,11 @@ def test_a_query_reads_one_version_of_a_table_that_it_names_twice(sql: Sql, orde
     assert found == [(2, 20), (3, 30)]
 
 
+def test_a_join_knows_how_large_a_table_is(sql: Sql, orders: lakebed.Table) -> None:
+    [[plan]] = sql("explain select * from range(1000000000) r join lake.shop.orders o on r.id = o.id")
+    assert "BroadcastHashJoin" in plan
+
+
 def test_a_data_frame_stays_at_its_version(spark: SparkSession, catalog: str, orders: lakebed.Table) -> None:
     frame = spark.table(f"{catalog}.shop.orders")
     orders.delete("true")

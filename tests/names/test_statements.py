@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,8 +11,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakebed
+from lakebed.log.snapshot import Snapshot
 from lakebed.sparks.versions import spark_version
+from lakebed.view.merge_on_read import TableView
 from tests.names.conftest import Sql
+from tests.names.test_sql_worlds import before_commits_of_statements
 
 pytestmark = pytest.mark.slow
 ROWS = "select * from lake.shop.orders order by id"
@@ -72,9 +76,31 @@ def test_a_merge_updates_deletes_and_inserts(sql: Sql, orders: lakebed.Table) ->
 
 def test_a_merge_looks_up_the_keys_of_its_source(sql: Sql, orders: lakebed.Table) -> None:
     counts = sql(
-        "merge into lake.shop.orders t using (select 2 as id) s on t.id = s.id when matched then update set n = 0"
+        "merge into lake.shop.orders t using (select 2 as id) s on T.ID = S.Id when matched then update set N = 0"
     )
     assert counts == [(1, 1, 0, 0, 1)]
+
+
+def test_a_merge_reads_the_columns_that_it_speaks_of(
+    sql: Sql, orders: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+    look_up = TableView.rows_with_keys
+
+    def spied(self: TableView, snapshot: Snapshot, keys: pa.Table, columns: list[str], *others: Any) -> Any:
+        asked.append(set(columns))
+        return look_up(self, snapshot, keys, columns, *others)
+
+    monkeypatch.setattr(TableView, "rows_with_keys", spied)
+    merge = (
+        "merge into lake.shop.orders t using (select 2L as id, 'y' as region, 9L as n) s on t.id = s.id when matched "
+    )
+    sql(f"{merge} then update set * when not matched then insert *")
+    sql(f"{merge} and T.N = 9 then update set region = s.region, n = s.n")
+    sql(f"{merge} then update set region = upper(s.region)")
+    sql(f"{merge} and t.region = 'Y' then update set *")
+    assert asked == [{"id"}, {"id", "n"}, {"id", "n"}, {"id", "region"}]
+    assert sql(ROWS) == [(1, "a", 10), (2, "y", 9), (3, "c", 30)]
 
 
 def test_a_merge_may_say_what_becomes_of_rows_that_the_source_lacks(sql: Sql, orders: lakebed.Table) -> None:
@@ -101,15 +127,19 @@ def test_a_merge_that_matches_a_row_twice_is_refused_by_spark(sql: Sql, orders: 
         )
 
 
-def test_a_source_is_computed_once(sql: Sql, orders: lakebed.Table) -> None:
-    sql(
-        "merge into lake.shop.orders t using (select id, rand() as r from range(1, 100)) s on t.id = s.id "
-        "when matched then update set n = cast(s.r * 1000000000 as bigint), region = cast(s.r as string) "
-        "when not matched then insert (id, n, region) values (s.id, cast(s.r * 1000000000 as bigint), cast(s.r as string))"
-    )
+def test_a_source_is_computed_once_also_if_others_change_its_rows_meanwhile(sql: Sql, orders: lakebed.Table) -> None:
+    others = [lambda: orders.apply(pa.table({"id": [2], "region": ["o"], "n": [0]})), lambda: None]
+    with before_commits_of_statements(lambda: others.pop(0)()):
+        sql(
+            "merge into lake.shop.orders t using (select id, rand() as r from range(1, 100)) s on t.id = s.id "
+            "when matched then update set n = cast(s.r * 1000000000 as bigint), region = cast(s.r as string) "
+            "when not matched then insert (id, n, region) values (s.id, cast(s.r * 1000000000 as bigint), cast(s.r as string))"
+        )
+    assert not others
     assert sql(
         "select count(*) from lake.shop.orders where n <> cast(cast(region as double) * 1000000000 as bigint)"
     ) == [(0,)]
+    assert sql("select count(distinct region) from lake.shop.orders") == [(99,)]
 
 
 def test_a_statement_that_changes_nothing_commits_nothing(sql: Sql, orders: lakebed.Table) -> None:

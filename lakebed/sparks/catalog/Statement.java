@@ -1,9 +1,12 @@
 package lakebed;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
@@ -21,6 +24,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.catalyst.expressions.RaiseError;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
@@ -257,8 +261,17 @@ public final class Statement extends ListFilesCommand {
     }
 
     private boolean isKey(Object side, String key) {
-        if (!(side instanceof Attribute) || !target.outputSet().contains((Attribute) side)) return false;
-        return ((Attribute) side).name().equals(key);
+        return key.equals(columnOf(side));
+    }
+
+    /** The name of the target's column that this is, which a statement may write in another case; null if it is none. */
+    private String columnOf(Object expression) {
+        List columns = CollectionConverters.asJava(target.output());
+        for (int i = 0; i < columns.size() && expression instanceof Attribute; i++) {
+            Attribute column = (Attribute) columns.get(i);
+            if (column.exprId().equals(((Attribute) expression).exprId())) return column.name();
+        }
+        return null;
     }
 
     private Expression ofSource(Object side) {
@@ -326,10 +339,42 @@ public final class Statement extends ListFilesCommand {
         LogicalPlan written = RewriteMergeIntoTable$.MODULE$.apply((LogicalPlan) original.withNewChildren(Rules.seq(children)));
         LogicalPlan query = (LogicalPlan) ((V2WriteCommand) written).query().transformUp(new Rules.Replacing() {
             LogicalPlan instead(DataSourceV2Relation relation) {
-                return Rules.relabelled(rows.logicalPlan(), relation.output());
+                return Rules.relabelled(withAll(relation.output(), rows), relation.output());
             }
         });
         return new Project(columns(written, query), query);
+    }
+
+    /** Rows of the target, with an error in the place of each column that they lack: it is none of `columnsRead`. */
+    private static LogicalPlan withAll(Seq attributes, Dataset rows) {
+        ArrayList columns = new ArrayList(CollectionConverters.asJava(rows.logicalPlan().output()));
+        List there = Arrays.asList(rows.columns());
+        List all = CollectionConverters.asJava(attributes);
+        for (int i = 0; i < all.size(); i++) {
+            Attribute one = (Attribute) all.get(i);
+            if (there.contains(one.name())) continue;
+            Expression error = new RaiseError(Literal$.MODULE$.apply("the column " + one.name() + " was not read"));
+            Expression value = new Cast(error, one.dataType(), Option.apply("UTC"), EvalMode$.MODULE$.LEGACY());
+            columns.add(named(value, one.name()));
+        }
+        return new Project(Rules.seq(columns), rows.logicalPlan());
+    }
+
+    /** The columns that the rows of `changes` need for a MERGE: keys, and what conditions and values speak of. */
+    public String[] columnsRead() {
+        Set names = new LinkedHashSet(Arrays.asList(table().rowId()));
+        addColumns(original.expressions(), names);
+        return (String[]) names.toArray(new String[0]);
+    }
+
+    private void addColumns(Seq expressions, Set names) {
+        List all = CollectionConverters.asJava(expressions);
+        for (int i = 0; i < all.size(); i++) {
+            Expression one = (Expression) all.get(i);
+            if (one instanceof Assignment) one = ((Assignment) one).value(); // what is assigned is not read
+            if (columnOf(one) != null) names.add(columnOf(one));
+            addColumns(one.children(), names);
+        }
     }
 
     private Seq columns(LogicalPlan written, LogicalPlan query) {
