@@ -19,7 +19,7 @@ WORKERS ?= 3
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-spark-35 test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -88,6 +88,9 @@ test-pure: $(VENV)/.installed  ## the tests of planning, schemas, the log, decod
 
 test-sparks: setup build-tools  ## the tests of what touches Spark, with each version; SPARKS="4.0.5 4.3.0" narrows, ARGS goes to pytest
 	@exec $(BIN)/python -m tests.sparks $(SPARKS) -- $(ARGS)
+
+test-spark-35: setup build-tools  ## Spark 3.5 with Iceberg's runtime reads tables as Iceberg's; ARGS goes to pytest
+	@ICEBERG_SPARK=3.5 exec $(BIN)/python -m pytest tests/iceberg/test_spark_reads.py $(ARGS)
 
 test-sessions: setup  ## sessions with each setting that could change a row, and with each Java of this machine; ARGS goes to pytest
 	@LAKEBED_SESSIONS=all exec $(BIN)/python -m pytest tests/sparks/test_any_session.py $(ARGS)

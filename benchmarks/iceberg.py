@@ -9,9 +9,9 @@ commit adds a part, and marks rows in four of the forty newest ones, as a settle
 after the other: of metadata that it has read before, of metadata that is new each time (publishing it is not counted), and for a
 caller who has it already.
 
-``--ingest``: instead, so many pairs of runs of a process that applies a batch of changes after the other to a real table, settles
-each and merges, with ``lakebed.iceberg`` and without; CPU of the whole process, without Spark, whose own CPU would make the ratio
-smaller. There is a publication each ten batches, as with a batch a second. Nothing waits, so both runs do the same work.
+``--ingest``: instead, so many rounds of a process that applies a batch of changes after the other to two real tables in turn,
+settles each and merges: one has ``lakebed.iceberg``. CPU of the whole process, without Spark, whose own CPU would make the ratio
+smaller. There is a publication each ten batches, as with a batch a second. Nothing waits.
 
 ``--row-ids``: instead, how much larger parts get if rows keep Iceberg's ``_row_id`` and ``_last_updated_sequence_number``: a real
 table of orders of eight batches in random order, merged into one sorted part, without these columns, with one, with both.
@@ -206,51 +206,57 @@ def loads(parts: int, commits: int, requests: int) -> None:
     )
 
 
-def ingest(pairs: int, batches: int) -> None:
+def ingest(rounds: int, batches: int) -> None:
     """Print the CPU of ingest and maintenance with publications beside that without."""
-    _ingested(True, batches // 4)  # warms up
-    sums, own, logs = {True: 0.0, False: 0.0}, 0.0, []
-    for number in range(pairs):
-        took = {}
-        for is_on in (number % 2 == 0, number % 2 == 1):
-            took[is_on], published = _ingested(is_on, batches)
-            sums[is_on] += took[is_on]
-            own += published
-        logs.append(math.log(took[True] / took[False]))
-    middle, half = statistics.mean(logs), 2 * statistics.stdev(logs) / math.sqrt(pairs)
-    on, off = sums[True] / pairs, sums[False] / pairs
+    _ingested(batches // 4)  # warms up
+    found = [each for _ in range(rounds) for each in _ingested(batches)]
+    logs = [math.log(on / off) for off, on, _ in found]
+    middle, half = statistics.mean(logs), 2 * statistics.stdev(logs) / math.sqrt(len(logs))
+    off, on, own = (sum(each) / rounds for each in zip(*found, strict=True))
     ends = f"{math.exp(middle - half):.3f} to {math.exp(middle + half):.3f}"
-    row: list[object] = [off, on, math.exp(middle), ends, sums[True] / (sums[True] - own)]
     table(
-        f"{pairs} pairs of {batches} batches of {_CHANGES:,} changes, a publication each {_SECONDS}; seconds of CPU",
-        ["off", "on", "on ÷ off", "interval of 95 %", "on ÷ on without what published"],
-        [row],
+        f"{rounds} times {batches} batches of {_CHANGES:,} changes, a publication each {_SECONDS}; seconds of CPU",
+        ["off", "on", "on ÷ off", "of ten batches, middle", "interval of 95 %", "on ÷ on without what published"],
+        [[off, on, on / off, math.exp(middle), ends, on / (on - own)]],
     )
 
 
-def _ingested(is_on: bool, batches: int) -> tuple[float, float]:
-    """The CPU of so many batches, and that of publications in it."""
-    work, own = Workload(_BASE_ROWS, _CHANGES), 0.0
+def _ingested(batches: int) -> list[tuple[float, float, float]]:
+    """The CPU of each ten batches without publications, with them, and of what published."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
-        properties = {"lakebed.iceberg": "on" if is_on else "off"}
-        orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS, SORT_KEY, properties=properties)
-        orders.apply(work.base())
-        orders.settle()
-        publisher = internals_of(orders).iceberg
-        publisher.publish_newest()  # the first one is no batch's
+        both = {is_on: _begun(f"{folder}/{is_on}", is_on) for is_on in (False, True)}
         gc.collect()
-        started = time.process_time()
+        out, took, own = [], {False: 0.0, True: 0.0}, 0.0
         for number in range(1, batches + 1):
-            orders.apply(work.batch(), DELETES, ["op"])
-            orders.settle()
+            for is_on in (
+                number % 2 == 0,
+                number % 2 == 1,
+            ):  # in turn, so that both meet the same of what is beside them
+                (work, orders), started = both[is_on], time.process_time()
+                orders.apply(work.batch(), DELETES, ["op"])
+                orders.settle()
+                if number % _SECONDS == 0:
+                    orders.maintenance.compact()
+                    before = time.process_time()
+                    if is_on:
+                        internals_of(orders).iceberg.publish_newest()
+                    own += time.process_time() - before
+                took[is_on] += time.process_time() - started
             if number % _SECONDS == 0:
-                orders.maintenance.compact()
-                before = time.process_time()
-                if is_on:
-                    publisher.publish_newest()
-                own += time.process_time() - before
-        return time.process_time() - started, own
+                out.append((took[False], took[True], own))
+                took, own = {False: 0.0, True: 0.0}, 0.0
+        return out
+
+
+def _begun(root: str, is_on: bool) -> tuple[Workload, lakebed.Table]:
+    """A table with rows, whose first publication is done."""
+    work = Workload(_BASE_ROWS, _CHANGES)
+    orders = lakebed.create(root, SCHEMA, KEYS, SORT_KEY, properties={"lakebed.iceberg": "on" if is_on else "off"})
+    orders.apply(work.base())
+    orders.settle()
+    internals_of(orders).iceberg.publish_newest()
+    return work, orders
 
 
 def main() -> None:
@@ -259,7 +265,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=900)
     parser.add_argument("--row-ids", action="store_true")
     parser.add_argument("--loads", type=int, metavar="N")
-    parser.add_argument("--ingest", type=int, metavar="PAIRS")
+    parser.add_argument("--ingest", type=int, metavar="ROUNDS")
     options = parser.parse_args()
     if options.row_ids:
         return with_row_ids()

@@ -59,6 +59,20 @@ class Found:
     """The error of a reader that refuses."""
 
 
+def _iceberg_for_spark(version: str, runtime: str) -> Program:
+    """``runtime``: of which Spark and Scala Iceberg's jar is."""
+    return Program(
+        f"Iceberg 1.12 for Spark {runtime[:3]}",
+        (f"pyspark=={version}",),
+        "import os\nfrom pyspark.sql import SparkSession\nos.environ.pop('SPARK_HOME', None)\n"
+        "os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        f".config('spark.jars.packages', 'org.apache.iceberg:iceberg-spark-runtime-{runtime}:1.12.0').getOrCreate()",
+        "[row.asDict() for row in spark.read.format('iceberg').load(f'{path}/_lakebed/iceberg').collect()]",
+        "Iceberg",
+    )
+
+
 DELTA_RS = "deltalake==1.6.6"
 PYICEBERG = ("pyiceberg==0.12.0", "pyarrow==26.0.1")
 READERS = (
@@ -167,16 +181,8 @@ READERS = (
         "f\"select * from icebergLocal('{path}/_lakebed/iceberg')\", 'JSONEachRow')).splitlines() if line]",
         "Iceberg",
     ),
-    Program(
-        "Iceberg 1.12 for Spark",
-        ("pyspark==4.1.4",),
-        "import os\nfrom pyspark.sql import SparkSession\nos.environ.pop('SPARK_HOME', None)\n"
-        "os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'\n"
-        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        ".config('spark.jars.packages', 'org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0').getOrCreate()",
-        "[row.asDict() for row in spark.read.format('iceberg').load(f'{path}/_lakebed/iceberg').collect()]",
-        "Iceberg",
-    ),
+    _iceberg_for_spark("4.1.4", "4.1_2.13"),
+    _iceberg_for_spark("3.5.9", "3.5_2.12"),
 )
 NAMES = {"Delta for Spark": "delta-spark"}
 _PROGRAM = """

@@ -1,4 +1,7 @@
-"""Spark with Iceberg's runtime reads what lakebed reads, at every published version. It is not the Spark of other tests."""
+"""Spark with Iceberg's runtime reads what lakebed reads, at every published version. It is not the Spark of other tests.
+
+With ``ICEBERG_SPARK=3.5`` in the environment it is Spark 3.5, which lakebed itself does not run with.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,40 @@ from tests.iceberg.readers import opened
 from tests.infra.downloads import pyspark, spark_iceberg_jars
 from tests.infra.spark_start import spark_environment
 from tests.table.test_schemas_that_move import make_world, step
+from tests.worlds import worlds
 
 _PROGRAM = """
 import json, sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 jar, asked, out = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]").config("spark.jars", jar).config("spark.ui.enabled", "false")
     .config("spark.sql.session.timeZone", "UTC").config("spark.driver.host", "127.0.0.1").getOrCreate()
 )
 for number, (path, snapshot) in enumerate(json.loads(asked)):
-    rows = spark.read.format("iceberg").option("versionAsOf", snapshot).load(path).toArrow()
+    found = spark.read.format("iceberg").option("versionAsOf", snapshot).load(path)
+    if hasattr(found, "toArrow"):
+        rows = found.toArrow()
+    else:  # Spark 3.5
+        rows = pa.Table.from_batches(getattr(found, "_collect_as_arrow")(), to_arrow_schema(found.schema))
     with pa.OSFile(f"{out}/{number}.arrow", "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
         stream.write_table(rows)
 """
 
+SPARKS = {"4.1": ("4.1.4", "4.1_2.13"), "3.5": ("3.5.9", "3.5_2.12")}
+"""PySpark, and what Iceberg calls its Spark and Scala."""
+
 
 def read_by_spark(asked: list[tuple[str, int]], folder: Path) -> list[pa.Table]:
     """The rows of snapshots of tables."""
-    [jar] = spark_iceberg_jars().glob("*.jar")
+    version, runtime = SPARKS[os.environ.get("ICEBERG_SPARK", "4.1")]
+    [jar] = spark_iceberg_jars(runtime).glob("*.jar")
     environment = {
         **os.environ,
         **spark_environment(),
-        "PYTHONPATH": str(pyspark("4.1.4")),
+        "PYTHONPATH": str(pyspark(version)),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     environment.pop("SPARK_HOME", None)
@@ -50,11 +63,12 @@ def read_by_spark(asked: list[tuple[str, int]], folder: Path) -> list[pa.Table]:
 
 
 @pytest.mark.long
+@pytest.mark.worlds
 def test_rows_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     asked: list[tuple[str, int]] = []
     expected: list[pa.Table] = []
-    for seed in range(8):
+    for seed in worlds(8):
         folder = tmp_path / str(seed)
         folder.mkdir()
         world = make_world(seed, folder)

@@ -85,9 +85,9 @@ def spark_kafka_jars() -> Path:
     return _maven_jars("spark-kafka")
 
 
-def spark_iceberg_jars() -> Path:
-    """The folder with Iceberg's runtime for Spark, which reads the metadata that lakebed writes."""
-    return _maven_jars("spark-iceberg")
+def spark_iceberg_jars(spark: str = "4.1_2.13") -> Path:
+    """The folder with Iceberg's runtime for this Spark and Scala, which reads the metadata that lakebed writes."""
+    return _maven_jars("spark-iceberg", f"-Dspark={spark}")
 
 
 def iceberg_rest_client() -> Path:
@@ -116,7 +116,8 @@ def pyspark(version: str) -> Path:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(staging)]
         _run([*pip, f"pyspark=={version}"], {})
         environment = {"PYTHONPATH": f"{staging}{os.pathsep}{REPOSITORY}", "LAKEBED_CACHE_DIR": str(staging / "cache")}
-        _run([sys.executable, "-m", "lakebed.session", "--fetch-jars"], environment)
+        if version in SPARKS:
+            _run([sys.executable, "-m", "lakebed.session", "--fetch-jars"], environment)
 
     return fetch_once(f"pyspark-{version}", version.encode(), install)
 
@@ -175,20 +176,20 @@ def program(name: str, remedy: str) -> str:
     return path
 
 
-def _maven_jars(name: str) -> Path:
+def _maven_jars(name: str, *options: str) -> Path:
     pom = POMS / f"{name}.xml"
+    content = pom.read_bytes() + " ".join((MAVEN_GOAL, *options)).encode()
+    return fetch_once(name, content, lambda staging: _copy_dependencies(pom, staging, *options))
 
-    return fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), lambda staging: _copy_dependencies(pom, staging))
 
-
-def _copy_dependencies(pom: Path, staging: Path) -> None:
+def _copy_dependencies(pom: Path, staging: Path, *options: str) -> None:
     mvn = program("mvn", "install Maven 3.8 or newer (Debian: apt-get install maven)")
     # Maven writes `target/` beside the pom, so it works on a copy.
     copied = staging.parent / f"{staging.name}.pom"
     copied.mkdir()
     try:
         shutil.copy(pom, copied / "pom.xml")
-        arguments = [f"-DoutputDirectory={staging}", "-DincludeScope=runtime"]
+        arguments = [f"-DoutputDirectory={staging}", "-DincludeScope=runtime", *options]
         _run([mvn, "-q", "-B", "-f", str(copied / "pom.xml"), MAVEN_GOAL, *arguments], {})
     finally:
         shutil.rmtree(copied, ignore_errors=True)
