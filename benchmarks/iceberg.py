@@ -1,6 +1,6 @@
 """What readers of Iceberg cost a table of many parts: CPU, files and bytes of a publication, and dollars a day.
 
-    python -m benchmarks.iceberg [--parts 10000] [--commits 900] [--row-ids | --loads 2000 | --ingest 8]
+    python -m benchmarks.iceberg [--parts 10000] [--commits 900] [--row-ids | --loads 2000 | --ingest 2]
 
 The table is made up: a log in memory whose parts have statistics of seven columns, and a third of them a deletion vector. Each
 commit adds a part, and marks rows in four of the forty newest ones, as a settle of recent keys does.
