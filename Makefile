@@ -16,10 +16,13 @@ TESTS ?= tests
 # Processes that tests run in, each with servers and a Spark session of its own (4 GB). One more than cores: tests wait for
 # servers and processes.
 WORKERS ?= 3
-# Prefer the Python that the tests of a release run with; any from 3.11 on will do.
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
+# The Pythons of this machine that run, the one that all tests run with first; pyenv has more than those on the PATH.
+PYTHONS ?= $(shell for minor in 3.11 3.12 3.13; do \
+  for python in "$$(command -v python$$minor)" "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$minor.*/bin/python; do \
+  "$$python" -c '' 2>/dev/null && echo "$$python" && break; done; done)
+PYTHON ?= $(or $(firstword $(PYTHONS)),python3)
 
-.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-spark-35 test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-spark-35 test-pythons test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -91,6 +94,20 @@ test-sparks: setup build-tools  ## the tests of what touches Spark, with each ve
 
 test-spark-35: setup build-tools  ## Spark 3.5 with Iceberg's runtime reads tables as Iceberg's; ARGS goes to pytest
 	@ICEBERG_SPARK=3.5 exec $(BIN)/python -m pytest tests/iceberg/test_spark_reads.py $(ARGS)
+
+test-pythons: build-tools  ## setup, the fast tests and those of Spark, with each Python found; PYTHONS="python3.12 …" narrows
+	@failed=
+	for python in $(PYTHONS); do
+	  version=$$("$$python" -c 'import platform; print(platform.python_version())')
+	  echo "Python $$version"
+	  venv=.build/python-$$version
+	  { $(MAKE) setup VENV=$$venv PYTHON="$$python" &&
+	    $$venv/bin/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS) &&
+	    $$venv/bin/python -m pytest tests/sparks/test_any_spark.py tests/sparks/test_spark_connect.py $(ARGS)
+	  } || failed+=" $$version"
+	done
+	echo "failed:$${failed:- none}"
+	[ -z "$$failed" ]
 
 test-sessions: setup  ## sessions with each setting that could change a row, and with each Java of this machine; ARGS goes to pytest
 	@LAKEBED_SESSIONS=all exec $(BIN)/python -m pytest tests/sparks/test_any_session.py $(ARGS)
