@@ -152,7 +152,7 @@ WANTED = comparable(pa.Table.from_pylist(ROWS, SCHEMA))
 
 
 def check_writes_and_reads(spark: SparkSession, folder: Path) -> None:
-    """Rows come by a DataFrame and by a stream, some are deleted, and all are read in several ways."""
+    """Rows come by a DataFrame and by a stream, some are deleted, all are read in several ways, and some are replaced."""
     written = pa.Table.from_pylist(ROWS, SCHEMA)
     source = lakebed.create(folder / "source", SCHEMA, keys=["Id"])  # what the session makes a DataFrame of
     source.apply(written)
@@ -186,6 +186,12 @@ def check_writes_and_reads(spark: SparkSession, folder: Path) -> None:
     assert comparable(table.read(spark, version=1).toArrow()) == WANTED[:12]
     kinds = {each["_change_type"] for each in table.changes(0, spark=spark).select("_change_type").collect()}
     assert kinds == {"upsert", "delete"}
+
+    table.overwrite(changes.where("Id < 4"), '"Id" < 6')
+    assert comparable(table.to_arrow()) == WANTED[:4] + WANTED[6:]
+    table.replace_partition({"part": some["part"]}, changes.where("Id = 7"))
+    others = [number for number in (*range(4), *range(6, len(ROWS))) if ROWS[number]["part"] != some["part"]]
+    assert comparable(table.to_arrow()) == [WANTED[number] for number in sorted([*others, 7])]
 
 
 @pytest.mark.parametrize("conf", CHOSEN.values(), ids=CHOSEN)
