@@ -7,6 +7,7 @@ For each number of rows, in a process of its own:
 1. A table with keys and ten days as partitions gets a million rows of another day, which stay.
 2. The ten days are overwritten with as many rows, spread over the days, in no order.
 3. One of these days is replaced, so that the keys of the others are compared with its rows.
+4. Half of all rows are replaced, by a condition on a column that the table is neither sorted nor partitioned by.
 
 It prints how long each took, the parts, and the most memory that the driver's Python and its Java ever had. The rows are made by
 tasks, so what is measured includes making them, twice: Spark samples them before it sorts.
@@ -79,6 +80,9 @@ def overwrite(rows: int, cores: int) -> None:
         report("ten days", rows, table, lambda: table.overwrite(all_days, f"day between 1 and {DAYS}"))
         one_day = some(STAYING, STAYING + rows, f"1 + id % {DAYS}").where("day = 3")
         report("one of them", rows // DAYS, table, lambda: table.replace_partition({"day": 3}, one_day))
+        half = all_days.where("customer < 500000")
+        count = half.count()
+        report("half, anywhere", count, table, lambda: table.overwrite(half, "customer < 500000 and day > 0"))
         assert table.read(spark).count() == STAYING + rows
         spark.stop()
 

@@ -15,7 +15,7 @@ from lakebed.log.commit_kind import CommitKind, kind_of
 from tests.internals import log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.operations.overwriting import overwrite_by_tasks
-from tests.operations.test_mutations import SCHEMA, batch, row, values
+from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.operations.test_partitions import EU, changes_of, merge_base, two_partitions
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -97,6 +97,22 @@ def test_rows_are_replaced_in_parts_that_were_merged_and_have_dead_rows(how: str
     table.settle()
     assert values(table)[11] == 33 and 1 not in values(table), "deletes are remembered, and replaced rows are not"
     assert table.doctor(deep=True).findings == ()
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "left"), [(None, {2: 5}), ("region = 'eu'", {2: 5}), ("value < 100", {})])
+def test_whole_partitions_leave_with_the_deletes_that_they_remember(
+    how: str, where: str | None, left: dict[int, int], tmp_path: Path
+) -> None:
+    """A condition on rows says nothing about a delete, which has no values: it stays."""
+    table = make(tmp_path, [row(1, 1), row(2, 2)], partition_by=["region"], sequence_by="seq")
+    table.apply(batch([row(2, 0, seq=9, op="d")]))
+    table.settle()
+    HOW[how](table, bare(), where)
+    table.apply(batch([row(2, 5, seq=5)]))
+    assert values(table) == left
+    table.settle()
+    assert values(table) == left
 
 
 def test_an_update_that_read_a_row_before_it_was_replaced_does_not_bring_it_back(tmp_path: Path) -> None:
