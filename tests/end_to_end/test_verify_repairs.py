@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +13,26 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
+from lakebed.log.holds import holds_of
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
 from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.positions.resnapshots import active, resnapshot_of
+from lakebed.verify.repair import KEYS_AT_ONCE
+from tests.end_to_end.every_type import Reading as PipelineReading
 from tests.end_to_end.meanwhile import meanwhile
 from tests.end_to_end.test_resnapshot import Reading, settings_of
 from tests.end_to_end.test_verify_mariadb import SETTINGS
+from tests.infra.connect import avro_converters
 from tests.infra.debezium import DebeziumServer
 from tests.infra.debezium_mariadb import DistributedMariaDb
 from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
+from tests.infra.registry import RegistryServer
 from tests.infra.server import HOST
+from tests.internals import log_of
+from tests.verify.test_tables import void
 from tests.waiting import wait_until
 
 TABLES = r"""
@@ -136,6 +146,58 @@ def test_rows_that_differ_are_sent_again_and_others_are_removed(
         assert "9 keys differed from the source at " in said.out
         assert "  repaired: 6 keys sent again, 3 rows removed; all are equal at " in said.out
         assert table.status().verified.startswith("equal to the source at ")
+    finally:
+        work.end_ingest()
+        database.release()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("own_cache")
+def test_a_repair_of_many_keys_in_avro_goes_on_after_it_was_terminated(
+    request: pytest.FixtureRequest,
+    kafka: KafkaServer,
+    registry: RegistryServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakebed.verify.proof.DIFFERENCES_MAX", 2 * KEYS_AT_ONCE)
+    prefix, wrong = "mendedavro", 3 * KEYS_AT_ONCE + 500
+    for topic in ("signal", "told"):
+        kafka.create_topic(f"{prefix}-{topic}")
+    settings = {key: text.replace("again-", f"{prefix}-") for key, text in settings_of(kafka).items()}
+    database = postgres_of(prefix, request, {**settings, **avro_converters(registry)})
+    database.sql(f"insert into orders select 'many', n, 'note ' || n from generate_series(1, {wrong + 500}) n")
+    form = f"debezium-avro\nregistry: {{url: '{registry.url}'}}"
+    file = tmp_path / "mended.yml"
+    said_of = (tmp_path / "lake", "public", database.url, database.verify, kafka.bootstrap)
+    file.write_text((FILE.replace("{name}", prefix) % said_of).replace("debezium-json", form))
+    name, reading = "public.orders", PipelineReading(prefix, kafka, tmp_path / "lake", form)
+    wait_until(lambda: f"{prefix}.{name}" in kafka.admin().list_topics(timeout=10).topics)
+    table = reading.table(name)
+    assert isinstance(table, lakebed.Table), table
+    wait_until(lambda: reading.table(name) is not None and table.to_arrow(["id"]).num_rows == wrong + 1_100)
+    pipeline = load(file)
+    assert isinstance(pipeline, DatabasePipeline)
+    work = DatabaseWork(pipeline, Metrics(), None)
+    work.watch()
+    log = log_of(table)
+    try:
+        table.update({"note": "'wrong'"}, f"place = 'many' and id <= {wrong}")
+        with meanwhile(lambda _: void(reading.table(name))):
+            command = [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())"]
+            first = subprocess.Popen([*command, "verify", str(file), name, "--repair"])
+            wait_until(lambda: resnapshot_of(log.refresh()) is not None or first.poll() is not None)
+            first.terminate()
+            assert first.wait() not in (0, 1)
+            wait_until(lambda: active(log.refresh()) is None)
+            assert not holds_of(log.refresh().domains)
+            codes = [main(["verify", str(file), name, "--repair"]) for _ in range(2)]
+            said = capsys.readouterr()
+        assert codes == [1, 0], said.out + said.err
+        assert "keys sent again, 0 rows removed; all are equal at" in said.out
+        assert main(["verify", str(file), name]) == 0
+        assert table.to_arrow(["id"], where="note = 'wrong'").num_rows == 0
     finally:
         work.end_ingest()
         database.release()
