@@ -5,6 +5,7 @@ A server that can't be started is a failure, never a skip: a test that did not r
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -65,6 +66,7 @@ WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "le
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are there: a quarter of the time goes into looking at what all stays
     _keep_files_in_memory(config)
     # Spark's workers must be the Python that runs the tests, and nothing may listen beyond loopback.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -82,6 +84,9 @@ def _keep_files_in_memory(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="lakebed-tests-", dir=MEMORY)
     os.chmod(folder, 0o1777)  # like /tmp: PostgreSQL runs as another user
     os.environ["TMPDIR"] = tempfile.tempdir = folder  # processes of the tests have it too, and so do pytest's
+    os.environ.setdefault(
+        "LAKEBED_CACHE_DIR", f"{folder}/cache"
+    )  # nor are indexes of tables left for whoever runs tests
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
@@ -94,6 +99,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Long files first, or one of several processes would work alone at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

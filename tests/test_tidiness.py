@@ -6,6 +6,7 @@ Each rule has a list of what breaks it today, by name. These lists only shrink: 
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 from collections import Counter
@@ -73,6 +74,15 @@ FOR_TESTS = {
 """What only tests and benchmarks use: the seams that they need."""
 RUN_BY_PATH = {"benchmarks/kafka_peers", "benchmarks/peers", "tests/cluster", "tests/s3"}
 """Folders with modules that are started by a name put together when they are needed."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_kept_for_these_tests_only() -> Iterator[None]:
+    gc.disable()  # which would look at millions of nodes again and again
+    yield
+    tree.cache_clear()
+    nodes.cache_clear()
+    gc.enable()
 
 
 @cache
