@@ -134,6 +134,7 @@ def test_an_event_that_never_became_visible_is_never_fresh() -> None:
     assert seen.p50 < float("inf") and seen.max == float("inf") and not seen.kept_up
 
 
+@pytest.mark.long
 def test_a_topic_is_kept_as_it_is_up_to_some_offsets(kafka: KafkaServer, tmp_path: Path) -> None:
     topic = kafka.create_topic("kept-orders", PARTITIONS)
     produce(kafka.bootstrap, topic, events(0, EVENTS, SNAPSHOT))

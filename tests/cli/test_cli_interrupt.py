@@ -119,6 +119,7 @@ def test_ctrl_c_during_imports_prints_no_trace(module: str, table: lakebed.Table
     assert interrupted(process) == ""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_while_spark_starts_prints_no_trace(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

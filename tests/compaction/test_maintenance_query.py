@@ -150,6 +150,7 @@ class Listener(StreamingQueryListener):
         return [one.observedMetrics[OBSERVATION] for one in self.of(query) if hasattr(one, "observedMetrics")]
 
 
+@pytest.mark.long
 def test_a_listener_hears_that_it_starts_what_it_counts_and_how_it_ends(
     table: lakebed.Table, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ COLUMNS = DecoderSchema(
 )
 
 
+@pytest.mark.long
 def test_records_of_the_registrys_own_serializers_become_rows(registry: RegistryServer) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     kind = message_factory.GetMessageClass(compiled(ORDER, {"shop/item.proto": ITEM}, "Order"))

@@ -64,6 +64,7 @@ def rows_again(kafka: KafkaServer, topic: str) -> list[dict[str, Any]]:
     return [one for one in events if one["source"]["snapshot"] == "incremental"]
 
 
+@pytest.mark.long
 def test_a_connector_sends_rows_again_when_it_is_asked(
     kafka: KafkaServer,
     postgres: PostgresServer,

@@ -117,6 +117,7 @@ def test_ingest_and_maintenance_in_two_processes_read_a_secured_broker(
     assert is_settled(tmp_path / "lake" / "prices"), "the second process did not settle"
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_reported_in_one_line_that_does_not_show_it(
     secured_kafka: SecuredKafkaServer, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_wrong_password_is_reported_in_one_line_that_does_not_show_it(
     assert "Under-ground" not in said and "Traceback" not in said
 
 
+@pytest.mark.long
 def test_a_certificate_that_nobody_vouches_for_is_reported(secured_kafka: SecuredKafkaServer) -> None:
     config = {"bootstrap.servers": secured_kafka.secured_bootstrap, "security.protocol": "SSL"}
     with pytest.raises(Retry, match="certificate"):

@@ -76,6 +76,7 @@ def busy(mariadb: MariaDbServer, followed: Followed) -> Iterator[None]:
     followed.catch_up()
 
 
+@pytest.mark.long
 def test_tables_are_proved_equal_and_planted_differences_are_found(
     kafka: KafkaServer,
     mariadb: MariaDbServer,

@@ -71,6 +71,7 @@ def test_dates_of_all_years_and_infinities(tmp_path: Path, spark: SparkSession, 
     assert years == [(0, 9999), (1, 1), (2, None)]
 
 
+@pytest.mark.long
 def test_no_reader_leaves_out_a_part_that_has_the_row(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: S
     assert {"0", ".0.crc", "1", ".1.crc", "2"} <= names and ".2.crc" not in names
 
 
+@pytest.mark.long
 def test_a_query_starts_no_process_for_its_checkpoint(
     spark: SparkSession, jvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_process_that_dies_before_the_table_is_altered_alters_it_next_time(tmp
 # -- in tasks of Spark -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -169,6 +169,7 @@ def test_prometheus_takes_the_example_of_how_to_scrape(tmp_path: Path) -> None:
     assert passed, said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_files_are_in_the_wheel() -> None:
     with zipfile.ZipFile(lakebed_wheel()) as wheel:
@@ -247,6 +248,7 @@ def prometheus(
         yield running.enter_context(server)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_query_of_every_panel_finds_data_on_a_running_pipeline(name: str, prometheus: PrometheusServer) -> None:
     missing = {where: filled_in(expression) for where, expression in expressions(name).items()}
@@ -260,5 +262,6 @@ def test_every_query_of_every_panel_finds_data_on_a_running_pipeline(name: str, 
     wait_until(all_have_data, lambda: f"no data for {missing}", moving=lambda: len(missing))
 
 
+@pytest.mark.long
 def test_the_alert_rules_are_evaluated_without_an_error(prometheus: PrometheusServer) -> None:
     assert prometheus.rule_errors() == {}

@@ -59,6 +59,7 @@ def test_save_as_table_makes_appends_and_replaces(spark: SparkSession, catalog: 
         rows.write.format("csv").saveAsTable(f"{name}_csv")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_write_to_does_what_sql_does(spark: SparkSession, catalog: str, sql: Sql) -> None:
     rows, name = spark.sql(NEW), f"{catalog}.shop.orders"

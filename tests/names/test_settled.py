@@ -57,6 +57,7 @@ def test_a_select_reads_the_settled_rows_without_those_that_vectors_hide(sql: Sq
     ) == [(3, 30)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_a_select_names_a_version_or_a_time(sql: Sql, sold: lakebed.Table) -> None:
     created, settled = 0, 2
@@ -72,6 +73,7 @@ def test_a_select_names_a_version_or_a_time(sql: Sql, sold: lakebed.Table) -> No
         sql("select * from lake.shop.orders version as of 'first'")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_a_view_reads_what_is_settled_when_it_is_asked(sql: Sql, sold: lakebed.Table) -> None:
     sql("create or replace temporary view of_orders as select id from lake.shop.orders")
@@ -137,6 +139,7 @@ def test_tables_have_the_names_that_they_have_with_lakebed(
             sql("select * from lake.s.gone")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_a_table_of_the_warehouse_itself_and_one_with_another_name_than_its_folder_are_read(
     sql: Sql, tmp_path: Path

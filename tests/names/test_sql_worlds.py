@@ -179,7 +179,7 @@ def before_commits_of_statements(action: Callable[[], None]) -> Iterator[None]:
         TableLog.commit = commit  # type: ignore[method-assign]
 
 
-@seeds(2, quick=0)
+@seeds(1, quick=0)
 def test_no_statement_loses_what_others_do_meanwhile(seed: int, sql: Sql, tmp_path: Path) -> None:
     random = Random(seed)
     world = World(lakebed.create(tmp_path / "shop" / "orders", SCHEMA, keys=["id"]), sql, random)

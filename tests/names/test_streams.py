@@ -91,6 +91,7 @@ def test_a_table_that_is_not_there_is_made(
     assert ("Provider", "lakebed", "") in sql("describe extended lake.shop.made")
 
 
+@pytest.mark.long
 def test_aggregates_are_updated_by_key_or_replaced(
     sql: Sql, arriving: DataFrame, arrive: Arrive, run: Callable[..., None]
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_table_is_read_as_a_stream_of_its_rows(
     assert sql("select * from lake.shop.later") == [(5, "e", 50)]
 
 
+@pytest.mark.long
 def test_a_stream_of_rows_goes_on_with_new_columns_but_not_with_another_table(
     spark: SparkSession, sql: Sql, catalog: str, orders: lakebed.Table, run: Callable[..., None]
 ) -> None:

@@ -341,7 +341,7 @@ def shown(rows: pa.Table) -> list[dict[str, Any]]:
     )
 
 
-@seeds(4)
+@seeds(2)
 def test_a_row_is_the_join_of_what_is_newest_in_each_group(
     tmp_path: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_batch_takes_about_its_limit_of_bytes(kafka: KafkaServer, prefix: str,
     assert 80 <= sum(one.size for one in batch.ranges) <= 110
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_planning_goes_on_when_the_broker_was_away(tmp_path: Path) -> None:
     with KafkaServer() as own:

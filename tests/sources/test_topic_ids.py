@@ -91,6 +91,7 @@ def broker() -> Iterator[KafkaServer]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_broker_that_stands_still_and_goes_on_costs_no_more_than_ids(broker: KafkaServer) -> None:
     patient, hasty = cluster_of(broker.bootstrap, 30.0), cluster_of(broker.bootstrap, 30.0)

@@ -219,6 +219,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_lakebed_would_not_keep_is_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
     for name, (statements, message) in REFUSED.items():

@@ -51,6 +51,7 @@ def test_rows_that_are_set_aside_while_a_task_runs_are_seen(heard: list[TaskMeas
     assert spilled_bytes(process_folder()) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_duckdb_spills_is_seen(heard: list[TaskMeasured], tmp_path: Path) -> None:
     connection = connect(64 << 20, threads=1)

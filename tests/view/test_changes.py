@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.errors import TableReplaced
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import Operation
@@ -16,6 +18,7 @@ from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.positions.truncates import Truncate
 from lakebed.storage.engine import connect
+from lakebed.view.changes import ChangesSource
 from tests.internals import log_of
 
 if TYPE_CHECKING:
@@ -96,3 +99,20 @@ def test_a_partition_stands_as_its_live_rows_when_it_goes_and_comes(tmp_path: Pa
     assert rows_of(table, table.version) == [("upsert", 1, "a")]
     table.replace_partition({"value": "a"}, pa.table({"id": [7], "value": ["a"]}))
     assert rows_of(table, table.version) == [("delete", 1, "a"), ("upsert", 7, "a")]
+
+
+def test_a_query_does_not_read_on_in_another_table_of_the_same_place(tmp_path: Path) -> None:
+    def made() -> None:
+        lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]).apply(pa.table({"id": [1], "value": ["a"]}))
+
+    made()
+    source = ChangesSource({"path": str(tmp_path / "t")})
+    query = source.streamReader(source.schema())
+    begin, end = query.initialOffset(), {"version": 1}
+    assert query.partitions(begin, end)
+    shutil.rmtree(tmp_path / "t")
+    made()
+    with pytest.raises(TableReplaced, match="another table is in the place of the one that this query has read"):
+        query.partitions(begin, end)
+    of_an_older_lakebed = {"version": 0}
+    assert query.partitions(of_an_older_lakebed, end)

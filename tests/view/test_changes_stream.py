@@ -39,6 +39,7 @@ def test_a_stream_of_changes_gives_each_commit_once_and_goes_on_after_a_restart(
     assert [(key, kind) for key, _, kind in seen] == [(1, "delete")]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_copy_that_a_stream_of_changes_makes_equals_its_table(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("large", pa.string())])

@@ -163,6 +163,7 @@ class Slow(HiveClient):
         return self.wrote
 
 
+@pytest.mark.long
 def test_a_column_that_was_added_while_it_was_down_is_there_when_it_is_back(tmp_path: Path) -> None:
     with MetastoreServer() as server:
         lake = Lake(tmp_path, server)
