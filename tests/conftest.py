@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "lakebed",
     deadline=None,  # no test needs a quick machine
-    max_examples=40 * TIMES,
+    max_examples=25 * TIMES,
     derandomize=TIMES == 1,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
