@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -113,12 +114,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> NearItsServe
 
 @pytest.fixture(autouse=True)
 def nothing_of_a_test_goes_on_listening() -> Iterator[None]:
-    """Whoever listens to events or logging for a test does so no longer than the test."""
-    root = logging.getLogger()
+    """Whoever listens to events, logging or SIGTERM for a test does so no longer than the test."""
+    root, terminated = logging.getLogger(), signal.getsignal(signal.SIGTERM)
     listeners, level, handlers = events.listeners(), root.level, list(root.handlers)
     yield
     for listener in set(events.listeners()).difference(listeners):
         events.listen(listener)()  # what ends it
+    signal.signal(signal.SIGTERM, terminated)
     root.setLevel(level)
     for handler in set(root.handlers).difference(handlers):
         root.removeHandler(handler)

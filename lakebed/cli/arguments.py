@@ -63,6 +63,11 @@ def until_stopped() -> threading.Event:
     return done
 
 
+def end_in_order() -> None:
+    """From now on SIGTERM raises SystemExit, so that what was begun is taken back: it would end the process at once."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 def add_yes(*parsers: argparse.ArgumentParser) -> None:
     """``--yes``."""
     for parser in parsers:

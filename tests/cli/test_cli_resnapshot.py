@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from lakebed.cli import main
+from lakebed.pipeline.database.resnapshot import Asking
 
 SHOP = r"""
 database:
@@ -51,3 +54,13 @@ def test_a_file_of_one_table_has_no_tables_to_name(tmp_path: Path, capsys: pytes
     (tmp_path / "one.yml").write_text("table: {path: lake/one}\nsource: {kind: generator}\n")
     assert main(["source", "resnapshot", str(tmp_path / "one.yml"), "public.orders"]) == 2
     assert "describes one table" in capsys.readouterr().err
+
+
+def test_a_terminated_command_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Asking.send`` then takes back what it wrote (``tests/verify/test_repair.py``)."""
+    (tmp_path / "shop.yml").write_text(SHOP)
+    monkeypatch.setattr(Asking, "send", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: None)  # so that it does not end the tests
+    with pytest.raises(SystemExit) as ended:
+        main(["source", "resnapshot", str(tmp_path / "shop.yml"), "public.orders"])
+    assert ended.value.code == 143

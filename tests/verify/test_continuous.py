@@ -308,10 +308,7 @@ def test_a_terminated_process_lets_go_of_the_versions_that_it_holds(
             let_go.append(True)
 
     monkeypatch.setattr(databases, "verified", verified)
-    before = signal.signal(signal.SIGTERM, lambda *_: None)  # so that it does not end the tests
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(["verify", str(tmp_path / "shop.yml"), option])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # so that it does not end the tests
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path / "shop.yml"), option])
     assert (ended.value.code, let_go) == (143, [True])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import add_yes, confirmed, count, table_of, takes_table
+from lakebed.cli.arguments import add_yes, confirmed, count, end_in_order, table_of, takes_table
 from lakebed.cli.logs import hide, note, progress, shown
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError
@@ -123,6 +123,7 @@ def _resnapshot(options: argparse.Namespace) -> int:
         asking = Asking(pipeline)
         if options.wait:
             asking.check_waits()
+        end_in_order()  # or the tables wait for rows that the connector was not asked for
         sent = asking.send(options.tables, options.where, options.mirror)
         note(f"the signal {sent.signal_id} is sent: the connector is asked for the rows of {', '.join(sent.tables)}")
         for table in sent.restarted:

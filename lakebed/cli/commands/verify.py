@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import names, positive, until_stopped
+from lakebed.cli.arguments import end_in_order, names, positive, until_stopped
 from lakebed.cli.commands.health import examine_tables
 from lakebed.cli.logs import note, progress, shown
 from lakebed.cli.parser import Commands
@@ -132,7 +131,7 @@ def _with_database(options: argparse.Namespace) -> int:
                 return exit_codes.OK
             # Or holds on versions stay, and tables wait for rows that the connector was not asked for.
             if options.snapshot or options.repair:
-                signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+                end_in_order()
             reports = (
                 verified_by_topics(pipeline, options.tables, report, failed)
                 if options.topics
