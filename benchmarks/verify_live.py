@@ -44,6 +44,7 @@ from lakebed.log.table_log import Committed
 from lakebed.storage.engine import connect
 from lakebed.version import ENGINE
 from tests.end_to_end.every_type import Reading
+from tests.end_to_end.meanwhile import meanwhile
 from tests.end_to_end.run_process import RunProcess, newest_version
 from tests.end_to_end.test_verify import EDGES, NOT_SENT_ALIKE
 from tests.end_to_end.types_of_postgres import POSTGRES
@@ -240,44 +241,34 @@ def plant(table: lakebed.Table, rows: int) -> dict[str, tuple[str, str]]:
 @contextmanager
 def busy(postgres: PostgresServer, args: argparse.Namespace) -> Iterator[None]:
     """While the block runs, rows change, come and go; none of those whose key ends with 7."""
-    over, failed = threading.Event(), list[BaseException]()
+    chance, began, done = np.random.default_rng(), time.monotonic(), 0
 
-    def work() -> None:
-        with psycopg.connect(f"postgresql://postgres@{HOST}:{postgres.port}/{NAME}", autocommit=True) as database:
-            chance, began, done = np.random.default_rng(), time.monotonic(), 0
-            while not over.wait(0.1):
-                due = round((time.monotonic() - began) * args.rate)
-                tens = args.rows // 10  # nine of ten changes are of the newest hundredth
-                keys = chance.integers(tens * 99 // 100, tens, due - done)
-                keys[::10] = chance.integers(0, tens, len(keys[::10]))
-                keys = (keys * 10 + 3).tolist()
-                database.execute(
-                    "update proven set updated_at = clock_timestamp(), amount = amount + 1, note = md5(random()::text) "
-                    "where id = any(%s)",
-                    [keys[5:]],
-                )
-                database.execute("delete from proven where id = any(%s)", [[key + 1 for key in keys[:2]]])
-                database.execute(
-                    "insert into proven (id, updated_at) select n, clock_timestamp() from unnest(%s::bigint[]) n "
-                    "on conflict do nothing",
-                    [[args.rows + key for key in keys[:3]]],
-                )
-                done = due
+    def step(_: int) -> None:
+        nonlocal done
+        time.sleep(0.1)
+        due = round((time.monotonic() - began) * args.rate)
+        tens = args.rows // 10  # nine of ten changes are of the newest hundredth
+        keys = chance.integers(tens * 99 // 100, tens, due - done)
+        keys[::10] = chance.integers(0, tens, len(keys[::10]))
+        keys = (keys * 10 + 3).tolist()
+        database.execute(
+            "update proven set updated_at = clock_timestamp(), amount = amount + 1, note = md5(random()::text) "
+            "where id = any(%s)",
+            [keys[5:]],
+        )
+        database.execute("delete from proven where id = any(%s)", [[key + 1 for key in keys[:2]]])
+        database.execute(
+            "insert into proven (id, updated_at) select n, clock_timestamp() from unnest(%s::bigint[]) n "
+            "on conflict do nothing",
+            [[args.rows + key for key in keys[:3]]],
+        )
+        done = due
 
-    def watched() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    worker = threading.Thread(target=watched)
-    worker.start()
-    try:
+    with (
+        psycopg.connect(f"postgresql://postgres@{HOST}:{postgres.port}/{NAME}", autocommit=True) as database,
+        meanwhile(step),
+    ):
         yield
-    finally:
-        over.set()
-        worker.join()
-    assert not failed, failed
 
 
 # -- Freshness --------------------------------------------------------------------------------------------------------------

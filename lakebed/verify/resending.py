@@ -66,8 +66,10 @@ class Resending:
             self.sleep(PAUSE_SECONDS)
 
     def _is_lost(self, found: Resnapshot) -> bool:
-        """Whether whoever asked was killed before the connector heard of it, as far as time tells. If rows come after all, they
-        are as good: nothing else is to be done at their end."""
+        """Whether nothing came of it for so long that whoever asked was probably killed before the connector heard of it.
+
+        If the rows come after all, that does no harm: nothing else is to be done at their end.
+        """
         began = found.state != "asked" or not found.is_partial or found.mirror_from is not None
         return not began and self.log.now_ms() - found.asked_ms > self.wait_seconds * 1000
 

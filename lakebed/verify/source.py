@@ -223,7 +223,7 @@ class Pace:
     _resumed_at: float = field(default=float("inf"))
 
     def took(self, rows: int) -> None:
-        """Wait as long as so many rows may take, less the time that has passed since the last call, and as long as that was."""
+        """Wait until so many rows may have been read, and at least as long as was worked since the last pause."""
         now = self.clock()
         if math.isfinite(self.rows_per_second):
             begun = max(self._free_at, now - 1.0)  # a pause is not made up for by a burst of more than a second

@@ -9,14 +9,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def meanwhile(step: Callable[[int], None]) -> Iterator[None]:
-    """While the block runs, ``step`` is called with 1, 2 and so on, in a thread."""
-    over = threading.Event()
+    """While the block runs, ``step`` is called with 1, 2 and so on, in a thread; what it raises is raised at the end."""
+    over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
         number = 0
-        while not over.is_set():
-            number += 1
-            step(number)
+        try:
+            while not over.is_set():
+                number += 1
+                step(number)
+        except BaseException as error:
+            failed.append(error)
 
     worker = threading.Thread(target=work, name="meanwhile")
     worker.start()
@@ -25,3 +28,5 @@ def meanwhile(step: Callable[[int], None]) -> Iterator[None]:
     finally:
         over.set()
         worker.join()
+    if failed:
+        raise failed[0]
