@@ -9,7 +9,8 @@
    ``rate`` rows a second change, come and go: nine of ten are of the newest hundredth of the table, the others are anywhere.
 3. ``windows`` times, in turn: for ``seconds`` nothing else runs, and for as long ``lakebed verify`` at its default pace. Each
    change carries the time of its statement; its age when a Delta reader sees it comes from the table's log.
-4. One comparison runs to its end, while all goes on: exactly what was planted must be found. Processor time and memory are those
+4. One comparison runs to its end, while all goes on: exactly what was planted must be found. Of few rows at a high rate it says
+   that some change faster than they can be compared (``unsettled``). Processor time and memory are those
    of the session's backend and of the process; bytes are what the process read, and PostgreSQL's blocks of 8 kB, cached or not.
 """
 
@@ -351,7 +352,6 @@ def to_the_end(
     found = {one["key"]["id"]: (one["kind"], one["column"]) for one in report["shown"]}
     print(f"{seconds:.0f} s; found {found}; as planted: {found == planted}", flush=True)
     assert found == planted and report["differences"] == len(planted), (found, planted)
-    assert not report.get("unsettled"), report
 
 
 BACKENDS = "select pid from pg_stat_activity where application_name = 'lakebed verify'"
