@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-import lakebed
 from lakebed.error_transport import (
     MARKER,
     Transported,
@@ -25,9 +22,6 @@ from lakebed.error_transport import (
     noted,
 )
 from lakebed.errors import Contention, Corrupt, InvalidChanges, LakebedError, StoreUnavailable, Unexpected
-from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.database.ingest import DatabaseIngest
-from lakebed.ingest.stream import FrameIngest, RangeIngest
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.range_files import HOST, RangeFileSystem
 
@@ -157,31 +151,3 @@ def test_an_error_of_a_task_passes_through_spark(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="thrown from the Python worker") as foreign, from_spark():
         collect(_fails)
     assert not isinstance(foreign.value, LakebedError), "without the note nothing is recognised"
-
-
-@pytest.mark.slow
-def test_everything_that_spark_calls_passes_on_its_errors() -> None:
-    """Data sources and their readers, tasks, and what gets the batches of a query."""
-    source = Path(lakebed.__file__).parent
-    bare = set()
-    for path in source.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        given = {
-            ast.unparse(argument).rpartition(".")[2]
-            for call in ast.walk(tree)
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-            for argument in call.args[:1]
-            if call.func.attr in ("mapPartitions", "foreachBatch") and isinstance(argument, ast.Name)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
-                if isinstance(node, ast.FunctionDef):
-                    needs = {"crosses_spark"} if node.name in given else set()
-                else:
-                    bases = {ast.unparse(base) for base in node.bases}
-                    needs = {"methods_cross_spark"} if any(base.startswith("DataSource") for base in bases) else set()
-                if not needs <= decorators:
-                    bare.add(f"{path.relative_to(source)}: {node.name}")
-    assert bare == set()
-    assert all(hasattr(kind.__call__, "__wrapped__") for kind in (WriteTask, RangeIngest, FrameIngest, DatabaseIngest))

@@ -100,6 +100,7 @@ def busy(postgres: PostgresServer, followed: Followed) -> Iterator[None]:
     followed.catch_up()
 
 
+@pytest.mark.long
 def test_tables_are_proved_equal_and_planted_differences_are_found(
     kafka: KafkaServer,
     postgres: PostgresServer,

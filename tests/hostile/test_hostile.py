@@ -12,11 +12,11 @@ from tests.hostile.world import run
 from tests.worlds import seeds
 
 
-@seeds(8, quick=0)
+@seeds(4, quick=0)
 def test_a_hostile_world_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     run(seed, tmp_path)
 
 
-@seeds(8, quick=0)
+@seeds(4, quick=0)
 def test_a_hostile_folder_of_files_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     folders.run(seed, tmp_path)

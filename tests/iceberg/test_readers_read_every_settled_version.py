@@ -32,7 +32,7 @@ def turn_on(world: World) -> bool:
     return True
 
 
-@seeds(8, quick=0)
+@seeds(4, quick=0)
 def test_rows_of_random_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb: ForeignDuckDB
 ) -> None:

@@ -38,6 +38,7 @@ def run(stream: DataFrame, checkpoint: Path, task: Any, columns: str) -> list[tu
     return collected
 
 
+@pytest.mark.long
 def test_generated_events_go_on_where_the_stream_stopped(spark: SparkSession, tmp_path: Path) -> None:
     columns = "order_id long, customer_id long, region string, status string, amount decimal(12,2), note string, "
     columns += "created_at timestamp, updated_at timestamp, _lakebed_op string, _lakebed_seq long"

@@ -250,7 +250,7 @@ def nested(actors: Sequence[Actor], steps: Sequence[int], is_aged: bool) -> tupl
 
 def all_nestings(actors: Sequence[Actor], is_aged: bool = False) -> Iterator[World]:
     """The ways in which the actors can run one inside the other: of three only some, unless more are asked for."""
-    stride = 1 if len(actors) < 3 or TIMES > 1 else 47
+    stride = 1 if len(actors) < 3 or TIMES > 1 else 97
     steps = [0] * (len(actors) - 1)
     while True:
         world, missed = nested(actors, steps, is_aged)

@@ -32,7 +32,7 @@ def run_to_the_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("holds_back", [False, True])
-@seeds(3, quick=0)
+@seeds(2, quick=0)
 def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: bool, tmp_path: Path) -> None:
     world = World(tmp_path, seed, holds_back=holds_back)
     with without_pauses():

@@ -674,7 +674,7 @@ class World:
             self.oracle = mutated(came, matches, become, read=plain)
 
 
-@seeds(8)
+@seeds(4)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
     for _ in range(world.random.choice([6, 14])):

@@ -134,7 +134,7 @@ class World:
 
 
 @pytest.mark.parametrize("sequence", [None, "seq", "lsn"])
-@examples(12)
+@examples(6)
 @given(steps=_STEPS)
 def test_the_rows_are_those_of_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, sequence: str | None, steps: list[Step]

@@ -26,7 +26,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalPartStorage, "now", lambda self: 2 * NOW)
 
 
-@seeds(2, quick=0)
+@seeds(1, quick=0)
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)

@@ -58,7 +58,7 @@ def cut_off(patched: pytest.MonkeyPatch, how: type[BaseException], after: int) -
     return made
 
 
-@pytest.mark.parametrize("how", [Killed, StoreUnavailable])
+@pytest.mark.parametrize("how", [Killed, pytest.param(StoreUnavailable, marks=pytest.mark.long)])
 def test_it_was_done_or_not_and_is_done_when_it_is_run_again(
     how: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -623,7 +623,7 @@ class LateEvents:
         assert in_order(self.table.to_arrow().to_pylist()) == self.oracle.rows()
 
 
-@seeds(6, quick=0)
+@seeds(3, quick=0)
 def test_a_partition_that_leaves_and_comes_back_changes_nothing_whatever_is_late(seed: int, tmp_path: Path) -> None:
     """It is as if the partition had been there all the time."""
     world = LateEvents(seed, tmp_path)
@@ -784,7 +784,7 @@ class World:
         self.rows = [one for one in self.rows if one["region"] != region]
 
 
-@seeds(6)
+@seeds(3)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
     for _ in range(world.random.choice([8, 16])):

@@ -249,7 +249,12 @@ def test_without_a_cache_folder_java_starts_all_the_same(plain: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive", b"\xf0\x0b\xab\xa2" + bytes(9_000)], ids=["empty", "text", "zeros"]
+    "content",
+    [
+        pytest.param(b"", marks=pytest.mark.long, id="empty"),
+        pytest.param(b"no archive", id="text"),
+        pytest.param(b"\xf0\x0b\xab\xa2" + bytes(9_000), marks=pytest.mark.long, id="zeros"),
+    ],
 )
 def test_a_broken_archive_stops_no_start(content: bytes, plain: Path, tmp_path: Path) -> None:
     prepare_environment("local[1]")

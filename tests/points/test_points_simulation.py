@@ -14,7 +14,7 @@ STEPS = 600
 @pytest.mark.worlds
 def test_at_every_point_the_tables_have_whole_transactions() -> None:
     points = 0
-    for seed in worlds(20):
+    for seed in worlds(10):
         world = World(seed)
         try:
             for _ in range(STEPS):

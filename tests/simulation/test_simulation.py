@@ -23,7 +23,7 @@ from tests.worlds import worlds
 @pytest.mark.worlds
 def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_deleted() -> None:
     total: Counter[str] = Counter()
-    for seed in worlds(50):
+    for seed in worlds(25):
         total += simulate(seed).counts
     for happened in (
         "crash",

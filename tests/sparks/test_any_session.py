@@ -125,7 +125,7 @@ TOGETHER = {
     "spark.sql.execution.arrow.useLargeVarTypes": "true",
     "spark.sql.parser.escapedStringLiterals": "true",
 }
-CHOSEN = RUNTIME if ALL else {"a row-based session": {"spark.sql.ansi.enabled": "false"}, "much at once": TOGETHER}
+CHOSEN = RUNTIME if ALL else {"much at once": TOGETHER}
 
 
 @contextmanager

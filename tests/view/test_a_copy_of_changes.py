@@ -237,7 +237,7 @@ class World:
 
 
 @pytest.mark.parametrize("sequence", [None, "column", "hidden"])
-@seeds(3, quick=0)
+@seeds(2, quick=0)
 def test_a_copy_equals_its_table_whatever_happens_to_it(seed: int, sequence: str | None, tmp_path: Path) -> None:
     world = World(seed, tmp_path, sequence)
     for _ in range(25):

@@ -218,7 +218,7 @@ def texts_of_times(seed: int) -> list[str]:
     return out
 
 
-@seeds(2, quick=0)
+@seeds(1, quick=0)
 def test_texts_of_times_in_csv_mean_what_they_mean_in_json(spark: SparkSession, seed: int) -> None:
     texts = texts_of_times(seed)
     kinds = {"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")}
