@@ -37,7 +37,7 @@ from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance
 from lakebed.parts.intact import checksum_of
 from lakebed.storage.data_files import LocalPartStorage
-from lakebed.storage.local_folders import entries_of, files_below, lock_folder, trouble
+from lakebed.storage.local_folders import entries_of, files_below, lock_folder, remove_unused, trouble
 
 GRACE_SECONDS = 3600.0
 REPLICATED = "replicated"
@@ -170,6 +170,7 @@ def replica_folder(base: Path) -> tuple[Path, str, int]:
         if lock is None:
             number += 1
             continue
+        remove_unused(base.parent)
         name = folder / "name"
         if not name.exists():
             name.write_text(str(uuid.uuid4()))

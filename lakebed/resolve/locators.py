@@ -21,7 +21,7 @@ from lakebed.resolve.locate import (
     index_key_types,
     payload_types,
 )
-from lakebed.storage.local_folders import files_below, lock_folder
+from lakebed.storage.local_folders import files_below, lock_folder, remove_unused
 from lakebed.storage.part_storage import PartStorage
 
 
@@ -116,6 +116,7 @@ class Locators:
                 before.rebuild.stop()
             before.index.close()
         index = KeyIndex(self._index_folder, index_key_types(spec), payload_types(spec))
+        remove_unused(self._index_folder.parent)
         is_rebuilt = before is not None or index.is_outdated
         return _Open(_shape(spec), index, IndexRebuild(index, self._storage.root) if is_rebuilt else None)
 

@@ -22,10 +22,12 @@ from __future__ import annotations
 import atexit
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -40,6 +42,12 @@ from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
 TEMPORARY_PREFIX = ".lakebed-tmp-"
 NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+
+UNUSED_DAYS = 30
+_DAY = 24 * 3600
+_LOCK = "lock"
+_LOOKED = "looked"
+_logger = logging.getLogger("lakebed.storage")
 
 SPILL_BUCKETS_MAX = 500  # each is an open file while rows come in
 SPILL_BUCKETS_PREFIX = "spill-buckets-"
@@ -125,10 +133,38 @@ def volatile_folder() -> Path:
     return cache_folder() / "volatile"
 
 
+def remove_unused(top: Path) -> None:
+    """Delete the folders of tables in ``top`` that no process has used for ``UNUSED_DAYS``; looks once a day.
+
+    So what is kept of tables that were dropped, or that another host maintains now, does not stay for ever. A folder that is
+    used has a lock, right in it or one level below, and its newest change or the last start of a process tells its age.
+    """
+    looked, now = top / _LOOKED, time.time()
+    try:
+        if looked.exists() and abs(now - looked.stat().st_mtime) < _DAY:
+            return
+        looked.touch()
+        for folder in entries_of(top):
+            places = [folder, *(place.parent for place in folder.glob(f"*/{_LOCK}"))]
+            used = [place.stat().st_mtime for each in places for place in (each, each / _LOCK) if place.exists()]
+            if len(used) > 1 and now - max(used) > UNUSED_DAYS * _DAY:
+                _remove_if_free(folder, [place for place in places if (place / _LOCK).exists()])
+    except OSError as error:
+        _logger.warning("what is not used any more in %s can't be deleted: %s", top, error)
+
+
+def _remove_if_free(folder: Path, places: Iterable[Path]) -> None:
+    locks = [_lock(place, 0) for place in places]
+    if None not in locks:
+        shutil.rmtree(folder, ignore_errors=True)
+    for lock in locks:
+        if lock is not None:
+            os.close(lock)
+
+
 # -- Local folders that belong to one living process -----------------------------------------------------------------------
 
 
-_LOCK = "lock"
 _PREFIX = "lakebed-process-"
 _guard = threading.Lock()
 _own: dict[str, tuple[Path, int]] = {}  # by the system's temporary folder
@@ -140,7 +176,10 @@ def lock_folder(folder: Path) -> int | None:
     The folder is made if need be.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return _lock(folder, os.O_CREAT)
+    lock = _lock(folder, os.O_CREAT)
+    if lock is not None:
+        os.utime(lock)
+    return lock
 
 
 def process_folder() -> Path:

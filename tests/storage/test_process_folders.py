@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.storage import local_folders
-from lakebed.storage.local_folders import lock_folder, process_folder
+from lakebed.storage.local_folders import UNUSED_DAYS, lock_folder, process_folder, remove_unused
 
 OWNER = """
 import sys
@@ -113,3 +114,41 @@ def test_a_folder_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
     again = lock_folder(tmp_path / "a" / "b")
     assert again is not None
     os.close(again)
+
+
+def used_by_nobody(folder: Path, days: float, *locked: str) -> Path:
+    """The folder of a table with files and locks, as it is when nobody has used it for so many days."""
+    for place in (folder, *(folder / name for name in locked)):
+        lock = lock_folder(place)
+        assert lock is not None
+        os.close(lock)
+        (place / "keys").write_bytes(b"keys")
+    for place in [*folder.rglob("*"), folder]:
+        os.utime(place, (time.time() - days * 24 * 3600,) * 2)
+    return folder
+
+
+def test_folders_of_tables_go_when_no_process_has_used_them_for_long(tmp_path: Path) -> None:
+    old = used_by_nobody(tmp_path / "old", UNUSED_DAYS + 1)
+    volatile = used_by_nobody(tmp_path / "volatile", UNUSED_DAYS + 1, "replica-0", "replica-1")
+    recent = used_by_nobody(tmp_path / "recent", UNUSED_DAYS - 1)
+    changed = used_by_nobody(tmp_path / "changed", UNUSED_DAYS + 1, "replica-0")
+    (changed / "replica-0" / "more").touch()
+    without_locks = tmp_path / "java"
+    without_locks.mkdir()
+    os.utime(without_locks, (0, 0))
+    in_use = used_by_nobody(tmp_path / "in-use", 0, "replica-0")
+    lock = lock_folder(in_use / "replica-0")
+    assert lock is not None
+    for place in [*in_use.rglob("*"), in_use]:
+        os.utime(place, (0, 0))
+    remove_unused(tmp_path)
+    assert [folder.exists() for folder in (old, volatile)] == [False, False]
+    assert all((folder / "keys").exists() for folder in (recent, changed, in_use))
+    assert without_locks.exists()
+    os.close(lock)
+    remove_unused(tmp_path)
+    assert in_use.exists(), "it looks once a day"
+    os.utime(tmp_path / "looked", (0, 0))
+    remove_unused(tmp_path)
+    assert not in_use.exists()
