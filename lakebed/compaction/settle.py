@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.coordination.failing import ended
@@ -44,6 +45,7 @@ from lakebed.parts.changes import (
     NEEDS_ROW_COLUMN,
     OP_COLUMN,
     UNAVAILABLE_COLUMN,
+    VERSION_COLUMN,
     WriteSpec,
     write_spec_of,
 )
@@ -303,13 +305,13 @@ def _actions(
         for written in write_parts(resolution.completed, spec, storage):
             completed += written.rows
             bytes_written += written.bytes
-            actions.append(AddPart(_completed_part(written, resolution.change_parts)))
+            actions.append(AddPart(_completed_part(written, resolution.completed, resolution.change_parts)))
     if resolution.tombstones is not None:
         for written in write_parts(resolution.tombstones, spec, storage):
             bytes_written += written.bytes
             all_dead = deletion_vectors.write({written.path: BitMap64(range(written.rows))})[written.path]
-            part = replace(_completed_part(written, resolution.change_parts), deletes=written.rows)
-            actions.append(AddPart(part.marked(all_dead)))
+            part = _completed_part(written, resolution.tombstones, resolution.change_parts)
+            actions.append(AddPart(replace(part, deletes=written.rows).marked(all_dead)))
     superseded = sum(len(dead) for dead in resolution.tail_dead.values()) - completed
     step = SettleResult(
         version=-1,
@@ -360,8 +362,11 @@ def _has_tombstones(part: Part, spec: WriteSpec) -> bool:
     return spec.sequence_by is not None and part.deletes > 0
 
 
-def _completed_part(written: WrittenPart, change_parts: Sequence[ChangePart]) -> Part:
+def _completed_part(written: WrittenPart, rows: pa.Table, change_parts: Sequence[ChangePart]) -> Part:
+    """``rows``: what was written, perhaps with the version of each."""
     blocks = [part.version for part in change_parts]
+    if VERSION_COLUMN in rows.column_names:
+        blocks = pc.unique(rows[VERSION_COLUMN]).to_pylist()
     return replace(written.base_part(has_op_column=True), min_block=min(blocks), max_block=max(blocks))
 
 

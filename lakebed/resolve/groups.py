@@ -14,7 +14,8 @@ What groups mean is in ``lakebed.column_groups``. The *state* of a key has, for 
    what is written is among the change rows of the settle, and a change that lacks columns is among those of no other version.
 
 States only gain: a later one has, for each group, values at least as new. So of several that the base remembers each group takes
-its newest, and it does no harm that the older ones stay.
+its newest, and it does no harm that the older ones stay. Which is the later one is said by their versions, since a state has a
+higher one than all that were known of its key when it was made (``_versions``).
 """
 
 from __future__ import annotations
@@ -171,10 +172,10 @@ def resolve_groups(
     rows, key, newest, known = met.rows, met.key, met.newest, len(met.found.rows)
     last, is_deleted = newest.last, _is_delete(rows)
     is_whole = np.asarray(pc.fill_null(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)) == 0
-    changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists) & is_whole[last]
+    version, is_later = _versions(met, change_parts)
+    changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists) & is_whole[last] & is_later
     survives = last[changes & stays & newest.exists] - known
     composed = changes & ~stays
-    versions = np.array([part.version for part in change_parts])
     live_of_changed = changes[found.live_key]
     base_dead = {
         path: deletion_vectors.of(base[path]) | BitMap64(found.live_row[at[live_of_changed[at]]].astype(np.uint64))
@@ -185,11 +186,9 @@ def resolve_groups(
     waiting = np.flatnonzero(composed & ~newest.exists)
     tombstones = _composed(newest, rows, waiting, spec, is_live=False)
     if tombstones is not None:
-        brought = versions[of_part[last[waiting] - known]]
-        tombstones = tombstones.append_column(VERSION_COLUMN, pa.array(brought, pa.int64()))
+        tombstones = tombstones.append_column(VERSION_COLUMN, pa.array(version[waiting], pa.int64()))
     if whole is not None and spec.partition_by:
-        brought = versions[of_part[last[composed & newest.exists] - known]]
-        whole = whole.append_column(VERSION_COLUMN, pa.array(brought, pa.int64()))
+        whole = whole.append_column(VERSION_COLUMN, pa.array(version[composed & newest.exists], pa.int64()))
     return Resolution(
         change_parts=tuple(change_parts),
         base_dead=base_dead,
@@ -388,10 +387,11 @@ def _composed(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec, *
 
 
 def _composed_change(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec) -> pa.Table:
-    """The changes that say of each group what its newest change says; one that says nothing of the owner is no delete."""
+    """The changes that say of each group what its newest change says."""
     columns: dict[str, pa.ChunkedArray | pa.Array] = dict(newest.values(rows, keys, spec))
-    owner = newest.rows[0][keys]
-    deletes = (owner != NOWHERE) & _is_delete(rows)[owner]
+    deletes = _is_delete(rows)[
+        newest.rows[0][keys]
+    ]  # where nothing is said of the owner, no change of the batch is one
     columns[OP_COLUMN] = pc.if_else(pa.array(deletes), pa.scalar(DELETE), pa.scalar(UPSERT))
     lacks = {
         name: of_key[keys] == NOWHERE
@@ -400,6 +400,21 @@ def _composed_change(newest: _Newest, rows: pa.Table, keys: _Places, spec: Write
     }
     columns[UNAVAILABLE_COLUMN] = unavailable_names(lacks, ~deletes)
     return pa.table(columns)
+
+
+def _versions(met: ChangesOfGroups, change_parts: Sequence[ChangePart]) -> tuple[_Places, _Mask]:
+    """Of each key the version of its state if that is composed, and whether its last row has one that will do.
+
+    A state of no row is newer than all that the base remembers then of its key, also where a version has it in several parts.
+    """
+    rows, key, last = met.rows, met.key, met.newest.last
+    version = np.concatenate([met.found.versions, np.array([part.version for part in change_parts])[met.of_part]])
+    says = [np.asarray(rows[group.sequence].is_valid()) for group in met.newest.groups[1:]]
+    remembered = _is_delete(rows) & np.logical_or.reduce(says)  # of others it does not matter which is newer
+    others = np.flatnonzero(remembered & (last[key] != np.arange(len(rows))) & ~met.newest.exists[key])
+    before = np.full(len(last), NOWHERE, dtype=np.int64)
+    np.maximum.at(before, key[others], version[others])
+    return np.maximum(version[last] + remembered[last], before + 1), before < version[last]
 
 
 def _incomplete(
@@ -415,12 +430,7 @@ def _incomplete(
 
 
 def _lost(
-    newest: _Newest,
-    rows: pa.Table,
-    key: _Places,
-    known: int,
-    of_part: _Places,
-    change_parts: Sequence[ChangePart],
+    newest: _Newest, rows: pa.Table, key: _Places, known: int, of_part: _Places, change_parts: Sequence[ChangePart]
 ) -> dict[str, int]:
     """How many changes of each part were late in all groups that they say something of."""
     late = np.ones(len(rows), dtype=bool)
@@ -459,7 +469,7 @@ class States:
         hits = locator.lookup(base, keys) if base and len(keys) else lookup_schema(spec).empty_table()
         places, probes = hits["row"].to_numpy(), hits["probe"].to_numpy()
         is_delete = _is_delete(hits)
-        pieces, keys_of, live, versions, written, live_hits = [schema.empty_table()], [], [], [], [], []
+        pieces, keys_of, live, versions, live_hits = [schema.empty_table()], [], [], [], []
         for path, at in indices_by_part(hits["part"]).items():
             part = base[path]
             is_live = ~are_in(deletion_vectors.of(part), places[at])
@@ -471,15 +481,13 @@ class States:
             versions.append(pc.fill_null(found[VERSION_COLUMN], part.max_block).to_numpy())
             found = found.drop_columns([VERSION_COLUMN, OP_COLUMN]).append_column(OP_COLUMN, ops)
             pieces.append(as_rows(found, schema))
-            written.append(np.full(len(found), part.modified_ms))
             keys_of.append(probes[at[wanted]])
             live.append(is_live[wanted])
             live_hits.append(at[is_live])
         nothing = np.zeros(0, dtype=np.int64)
         is_live = np.concatenate([np.zeros(0, dtype=bool), *live])
         brought = np.concatenate([nothing, *versions])
-        # Several of one key are of one version only if that was settled in several commits (``settle._oldest``).
-        order = np.lexsort([np.concatenate([nothing, *written]), brought, is_live])
+        order = np.lexsort([brought, is_live])
         chosen = np.concatenate([nothing, *live_hits])
         return States(
             rows=pa.concat_tables(pieces).take(pa.array(order)),

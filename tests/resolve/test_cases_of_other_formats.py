@@ -69,11 +69,12 @@ def test_aggregates_within_sequence_groups(tmp_path: Any) -> None:
     assert rows(made) == [(1, 2, 1, 2, 3, None)]
 
 
-def test_a_late_value_is_added_to_a_sum(tmp_path: Any) -> None:
-    made = table(tmp_path, "a g_1 owner_ts", lakebed__groups={"1": group("g_1", "a")}, lakebed__aggregate__a="sum")
+@pytest.mark.parametrize(("function", "expected"), [("sum", 6), ("max", 3), ("min", 1)])
+def test_a_late_value_counts_among_all(tmp_path: Any, function: str, expected: int) -> None:
+    made = table(tmp_path, "a g_1 owner_ts", lakebed__groups={"1": group("g_1", "a")}, lakebed__aggregate__a=function)
     for a, g_1 in ((1, 1), (2, 2), (3, 1)):
         insert(made, 1, a, g_1, None)
-    assert rows(made) == [(1, 6, 2, None)]
+    assert rows(made) == [(1, expected, 2, None)]
 
 
 def test_a_default_aggregate_of_last_non_null(tmp_path: Any) -> None:
@@ -84,16 +85,28 @@ def test_a_default_aggregate_of_last_non_null(tmp_path: Any) -> None:
     assert rows(made) == [(1, 2, 1, None)]
 
 
-@pytest.mark.parametrize(("of_owner", "expected"), [(False, [(1, None, 2, 7, 1)]), (True, [])])
+@pytest.mark.parametrize(
+    ("of_owner", "deletes", "expected"),
+    [(False, "true", [(1, None, 2, 7, 1)]), (True, "true", []), (True, None, [(1, 1, 1, 7, 2)])],
+)
 def test_a_delete_of_a_group_retracts_its_columns_and_one_of_the_owner_removes_the_row(
-    tmp_path: Any, of_owner: bool, expected: list[tuple[int | None, ...]]
+    tmp_path: Any, of_owner: bool, deletes: str | None, expected: list[tuple[int | None, ...]]
 ) -> None:
+    """Unless nobody says that it is a delete (``ignore-delete``)."""
     made = table(tmp_path, "a g_1 own owner_ts", lakebed__groups={"1": group("g_1", "a")})
     made.apply([{"k": 1, "a": 1, "g_1": 1}], columns="sent")
     made.apply([{"k": 1, "own": 7, "owner_ts": 1}], columns="sent")
     change = {"k": 1, "own": 7, "owner_ts": 2} if of_owner else {"k": 1, "a": 1, "g_1": 2}
-    made.apply([change], "true", columns="sent")
+    made.apply([change], deletes, columns="sent")
     assert rows(made) == expected
+
+
+def test_first_row_without_an_order_is_the_first_to_come_at_once(tmp_path: Any) -> None:
+    schema = pa.schema([pa.field("k", NUMBER, False), ("a", NUMBER)])
+    made = lakebed.create(str(tmp_path / "t"), schema, ["k"], properties={"lakebed.keep": "first"})
+    for a in (2, 1):
+        made.apply([{"k": 1, "a": a}])
+    assert rows(made) == [(1, 2)]
 
 
 def test_first_row_takes_an_order_and_deletes_too(tmp_path: Any) -> None:

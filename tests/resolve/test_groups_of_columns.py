@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +18,11 @@ import lakebed
 from lakebed.cli import main
 from lakebed.compaction.settle import settle
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.ingest import batch_writer
+from lakebed.parts import write
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.positions.remarks import remarks_of
+from lakebed.resolve.batches import newest_in_layers
 from lakebed.table import internals_of
 
 SCHEMA = pa.schema(
@@ -156,12 +162,39 @@ def test_of_equal_changes_the_last_counts_among_those_that_wait_too(people: lake
             people.maintenance.compact()
 
 
-def test_so_it_does_if_a_batch_is_settled_in_several_commits(people: lakebed.Table) -> None:
-    names = [{"id": 1, "name": f"{number}", "mail": None, "named": 5} for number in range(8)]
-    people.apply(names, columns="sent", ignore_null_updates=True)  # what each keeps only the table can say
-    settle_singly(people)
-    sent(people, id=1, status="new", changed=1)
-    assert list(settled(people)) == [[{"id": 1, "status": "new", "changed": 1, "name": "7", "named": 5}]] * 2
+def in_tasks(changes: pa.Table, spec: Any, connection: Any, ends: Sequence[int]) -> Any:
+    """``newest_in_layers``, as several tasks do it, each with a piece of the batch."""
+    pieces = [changes.slice(start, end - start) for start, end in itertools.pairwise([0, *ends, len(changes)])]
+    of_pieces = [newest_in_layers(piece, spec, connection) for piece in pieces]
+    return [layer for layers, _ in of_pieces for layer in layers], of_pieces[0][1]
+
+
+@pytest.mark.parametrize("settle", [settle_singly, lakebed.Table.settle])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_so_it_does_if_a_batch_has_several_parts_whatever_clocks_say(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, settle: Callable[[lakebed.Table], object], is_deleted: bool
+) -> None:
+    more = {"lakebed.read_budget": 1, "lakebed.aggregate.score": "sum"}
+    people, clock = created(str(tmp_path / "people"), **more), itertools.count(4_000_000_000, -1)
+    monkeypatch.setattr(write, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(batch_writer, "newest_in_layers", partial(in_tasks, ends=range(2, 8, 2)))
+    moment, changes = datetime(2026, 1, 1, tzinfo=UTC), list[dict[str, Any]]()
+    for number in range(4):
+        groups = {"id": 1, "name": f"{number}", "mail": "m", "named": 5, "score": 1.0, "scored": moment}
+        if is_deleted:
+            gone = {"status": "gone", "changed": 5} | dict.fromkeys(groups) | {"id": 1}
+            changes += [groups | {"status": "old", "changed": 4}, gone]
+        else:
+            changes += [groups, groups | {"mail": None}]  # what the latter keeps only the table can say
+    people.apply(changes, "status = 'gone'" if is_deleted else None, columns="sent", ignore_null_updates=True)
+    assert len(internals_of(people).log.refresh().tail) > 3
+    for _ in range(3):
+        settle(people)
+        people.maintenance.compact()
+        sent(people, id=2, name="Eve", named=5)
+    sent(people, id=1, status="new", changed=6)
+    row = groups | {"status": "new", "changed": 6, "score": 4.0 if is_deleted else 8.0}
+    assert list(settled(people)) == [[row]] * 2
 
 
 def test_a_delete_of_the_owner_that_has_the_row_as_it_was_says_nothing_of_groups(people: lakebed.Table) -> None:
