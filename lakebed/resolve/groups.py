@@ -14,8 +14,7 @@ What groups mean is in ``lakebed.column_groups``. The *state* of a key has, for 
    what is written is among the change rows of the settle, and a change that lacks columns is among those of no other version.
 
 States only gain: a later one has, for each group, values at least as new. So of several that the base remembers each group takes
-its newest, and it does no harm that the older ones stay. Which is the later one is said by their versions, since a state has a
-higher one than all that were known of its key when it was made (``_versions``).
+its newest, and it does no harm that the older ones stay. Their versions say which is the last one (``_versions``).
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class _Group:
     @property
     def rank(self) -> str:
         """What ranks rows by the sequence ``s``; the highest rank wins. A row without one is the oldest."""
-        if self.function == "first":  # of equal ones the first to come
-            return "row_number() over (order by {s} desc nulls last, position desc)"
+        if self.function == "first":  # of equal ones the last state, or else the first to come
+            return "row_number() over (order by {s} desc nulls last, if(position < {known}, position, -position))"
         return f"dense_rank() over (order by {{s}} {'desc' if self.function == 'min' else 'asc'} nulls first)"
 
 
@@ -304,12 +303,13 @@ def numbered_keys(
     return key, np.unique(key, return_index=True)[1]
 
 
-def _ranks(rows: pa.Table, groups: Sequence[_Group]) -> list[_Places]:
+def _ranks(rows: pa.Table, groups: Sequence[_Group], known: int) -> list[_Places]:
     """For each group the order of the rows' sequences, from 0."""
     connection, names = connect(), list(dict.fromkeys(group.sequence for group in groups))
     numbered = by_place(rows, names).append_column("position", pa.array(np.arange(len(rows))))
     alias = aliases(names)
-    listed = ", ".join(f"{group.rank.format(s=alias[group.sequence])} as r{at}" for at, group in enumerate(groups))
+    ranks = [group.rank.format(s=alias[group.sequence], known=known) for group in groups]
+    listed = ", ".join(f"{rank} as r{at}" for at, rank in enumerate(ranks))
     with registered(connection, "lakebed_ranked", numbered) as name:
         found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
     return [column.to_numpy() for column in found.columns]
@@ -330,7 +330,7 @@ def newest_of_groups(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_live: 
     count = int(key.max(initial=NOWHERE)) + 1
     found, givers, left_out = list[_Places](), dict[str, _Places](), dict[int, Sequence[str]]()
     sums: dict[str, _Sum] = {}
-    for group, rank in zip(groups, _ranks(rows, groups), strict=True):
+    for group, rank in zip(groups, _ranks(rows, groups, known), strict=True):
         if group.function == "sum":
             name = group.sequence
             sums[name] = _Sum.of(rows[name], key, known, count, name)

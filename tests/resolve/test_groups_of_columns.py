@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -21,8 +22,10 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest import batch_writer
 from lakebed.parts import write
 from lakebed.parts.change_rows import read_version, versions_with_changes
+from lakebed.parts.changes import write_spec_of
 from lakebed.positions.remarks import remarks_of
 from lakebed.resolve.batches import newest_in_layers
+from lakebed.resolve.groups import States
 from lakebed.table import internals_of
 
 SCHEMA = pa.schema(
@@ -84,6 +87,21 @@ def settle_singly(table: lakebed.Table) -> None:
         lambda part, records: None,
         changes_max=1,
     )
+
+
+def assert_newest_states_are_known(table: lakebed.Table, ids: Iterable[int]) -> None:
+    """Of what the base remembers of a key without a row, beside that it was deleted, one state has the highest version."""
+    internals = internals_of(table)
+    snapshot = internals.log.refresh()
+    spec, keys = write_spec_of(snapshot), pa.table({"id": pa.array(ids, pa.int64())})
+    vectors, locator = internals.deletion_vectors, internals.locators.for_settling(write_spec_of(snapshot))
+    found = States.of_base(keys, snapshot.parts, spec, internals.storage, vectors, locator)
+    orders = [group.sequence_by for group in spec.groups]
+    orders += [one.order_column or one.column for one in spec.aggregates if one.counts_all]
+    says = np.any([found.rows[name].is_valid().to_numpy() for name in orders], axis=0)
+    for key in set(found.key.tolist()) - set(found.key[found.is_live].tolist()):
+        versions = found.versions[says & (found.key == key)].tolist()
+        assert versions.count(max(versions, default=0)) <= 1, versions
 
 
 def test_a_late_change_loses_within_its_group_alone(people: lakebed.Table) -> None:
@@ -170,11 +188,15 @@ def in_tasks(changes: pa.Table, spec: Any, connection: Any, ends: Sequence[int])
 
 
 @pytest.mark.parametrize("settle", [settle_singly, lakebed.Table.settle])
-@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize(("is_deleted", "scores"), [(False, "sum"), (True, "sum"), (True, "last")])
 def test_so_it_does_if_a_batch_has_several_parts_whatever_clocks_say(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, settle: Callable[[lakebed.Table], object], is_deleted: bool
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    settle: Callable[[lakebed.Table], object],
+    is_deleted: bool,
+    scores: str,
 ) -> None:
-    more = {"lakebed.read_budget": 1, "lakebed.aggregate.score": "sum"}
+    more = {"lakebed.read_budget": 1, "lakebed.aggregate.score": scores}
     people, clock = created(str(tmp_path / "people"), **more), itertools.count(4_000_000_000, -1)
     monkeypatch.setattr(write, "time", SimpleNamespace(time=lambda: next(clock)))
     monkeypatch.setattr(batch_writer, "newest_in_layers", partial(in_tasks, ends=range(2, 8, 2)))
@@ -182,18 +204,21 @@ def test_so_it_does_if_a_batch_has_several_parts_whatever_clocks_say(
     for number in range(4):
         groups = {"id": 1, "name": f"{number}", "mail": "m", "named": 5, "score": 1.0, "scored": moment}
         if is_deleted:
-            gone = {"status": "gone", "changed": 5} | dict.fromkeys(groups) | {"id": 1}
-            changes += [groups | {"status": "old", "changed": 4}, gone]
+            gone = {"status": "gone", "note": "n", "changed": 5} | dict.fromkeys(groups) | {"id": 1}
+            changes += [groups | {"status": "old", "note": "n", "changed": 4}, gone]
         else:
             changes += [groups, groups | {"mail": None}]  # what the latter keeps only the table can say
     people.apply(changes, "status = 'gone'" if is_deleted else None, columns="sent", ignore_null_updates=True)
     assert len(internals_of(people).log.refresh().tail) > 3
     for _ in range(3):
         settle(people)
+        assert_newest_states_are_known(people, [1])
         people.maintenance.compact()
+        assert_newest_states_are_known(people, [1])
         sent(people, id=2, name="Eve", named=5)
     sent(people, id=1, status="new", changed=6)
-    row = groups | {"status": "new", "changed": 6, "score": 4.0 if is_deleted else 8.0}
+    score = {"last": 1.0, "sum": 4.0 if is_deleted else 8.0}[scores]
+    row = groups | {"status": "new", "changed": 6, "score": score}
     assert list(settled(people)) == [[row]] * 2
 
 
@@ -391,6 +416,25 @@ def test_columns_are_aggregated_over_all_changes_of_a_row_late_ones_too(visits: 
     sent(visits, id=1, at=3, origin="y")  # of equally old ones the first to come
     expected = [{"id": 1, "at": 6, "origin": "a", "kept": "x", "best": 9.0, "least": "a", "total": 12}]
     assert list(settled(visits)) == [expected, expected]
+
+
+def test_batches_that_end_in_a_delete_add_to_the_sum(visits: lakebed.Table) -> None:
+    for at in (1, 3):
+        changes = [{"at": at, "total": at}, {"at": at + 1, "best": 9.0}]
+        visits.apply([dict.fromkeys(AGGREGATED.names) | {"id": 1, "kept": "x"} | each for each in changes], "best = 9")
+        visits.settle()
+        assert_newest_states_are_known(visits, [1])
+    sent(visits, id=1, at=5, kept="x")
+    assert list(settled(visits)) == [[{"id": 1, "at": 5, "kept": "x", "total": 4}]] * 2
+
+
+def test_what_a_late_delete_brought_is_not_first_among_equals(visits: lakebed.Table) -> None:
+    for origin, at, deletes in (("a", 8, None), ("b", 6, '"at" = 6')):
+        changes = [{"at": 2, "origin": origin}, {"at": at, "origin": None}]
+        visits.apply([dict.fromkeys(AGGREGATED.names) | {"id": 1, "kept": "x"} | each for each in changes], deletes)
+        visits.settle()
+    sent(visits, id=1, at=1, total=1)
+    assert list(settled(visits)) == [[{"id": 1, "at": 8, "origin": "a", "kept": "x", "total": 1}]] * 2
 
 
 @pytest.mark.parametrize(("value", "bound"), [(2**62, 2**63 - 1), (-(2**62), -(2**63) + 1)])

@@ -21,7 +21,14 @@ from lakebed.parts.write_arrow import PARTS_FOLDER
 from lakebed.storage.local_folders import files_below
 from lakebed.table import internals_of
 from tests.marker import holds
-from tests.resolve.test_groups_of_columns import AGGREGATED, AGGREGATES, SCHEMA, in_tasks, settle_singly
+from tests.resolve.test_groups_of_columns import (
+    AGGREGATED,
+    AGGREGATES,
+    SCHEMA,
+    assert_newest_states_are_known,
+    in_tasks,
+    settle_singly,
+)
 from tests.worlds import seeds
 
 OWNER, PROFILE, SCORE = ("status", "note", "origin", "kept"), ("name", "mail", "least"), ("score", "best", "total")
@@ -319,6 +326,8 @@ class World:
             assert (
                 list(zip(waiting["id"].to_pylist(), waiting["group"].to_pylist(), strict=True)) == self.join.waiting()
             )
+        if self.random.random() < 0.2:
+            assert_newest_states_are_known(self.tables[0], KEYS)
         self.history[self.table.version] = deepcopy(self.join), expected
 
     def check_history(self) -> None:
