@@ -88,19 +88,16 @@ class Shape:
 class Dialect:
     """What differs between databases in the text and the checksum of a row."""
 
-    joined: Callable[[Sequence[str]], str]  # one text of several, none of which is null
+    joined: Callable[[Sequence[str]], str]  # one text of several, with commas between them and a minus sign for null
     with_length: str  # the text with its bytes and a colon before it; null for null
     hashed: str  # the checksum of a text
     quote: Quote
 
 
-def _by_bars(texts: Sequence[str]) -> str:
-    return " || ".join(texts)
-
-
 def _by_call(texts: Sequence[str]) -> str:
     """As deep as one call, however many texts there are: DuckDB refuses expressions of more than a thousand levels."""
-    return f"concat({', '.join(texts)})"
+    cells = [f"coalesce({text}, '-')" for text in texts]
+    return "concat(" + ", ',', ".join(cells) + ")"
 
 
 DUCKDB = Dialect(
@@ -110,7 +107,7 @@ DUCKDB = Dialect(
     quote=quote,
 )
 POSTGRES = Dialect(
-    joined=_by_bars,
+    joined=lambda texts: f"array_to_string(array[{', '.join(texts)}], ',', '-')",
     with_length="(octet_length({})::text || ':' || {})",
     hashed="('x' || substr(md5({}), 1, 15))::bit(60)::bigint",
     quote=quote,
@@ -128,28 +125,26 @@ def put(expression: str, value: str) -> str:
     return expression.replace(VALUE, value)
 
 
-def texts(shape: Shape, dialect: Dialect, *, of_source: bool, prefix: str = "") -> list[str]:
-    """An expression for each column that gives its canonical text, null for null. ``prefix``: before names of columns."""
-    return [_text(each, dialect, of_source, prefix) for each in shape.columns]
+def texts(shape: Shape, dialect: Dialect, *, of_source: bool) -> list[str]:
+    """An expression for each column that gives its canonical text, null for null."""
+    return [_text(each, dialect, of_source) for each in shape.columns]
 
 
-def key_texts(shape: Shape, dialect: Dialect, *, of_source: bool, prefix: str = "") -> list[str]:
+def key_texts(shape: Shape, dialect: Dialect, *, of_source: bool) -> list[str]:
     """The same for the keys alone."""
-    return [_text(each, dialect, of_source, prefix) for each in shape.keys]
+    return [_text(each, dialect, of_source) for each in shape.keys]
 
 
-def row_checksum(shape: Shape, dialect: Dialect, *, of_source: bool, prefix: str = "") -> str:
-    """An expression for the checksum of a row."""
-    cells = []
-    for each in shape.columns:
-        text = _text(each, dialect, of_source, prefix)
-        text = put(dialect.with_length, text) if each.rule.is_free else text
-        cells.append(f"coalesce({text}, '-')")
-    separated = [part for cell in cells for part in (cell, "','")][:-1]
-    return put(dialect.hashed, dialect.joined(separated))
+def row_checksum(shape: Shape, dialect: Dialect, texts: Sequence[str]) -> str:
+    """An expression for the checksum of a row, of whose columns these are the canonical texts."""
+    cells = [
+        put(dialect.with_length, text) if each.rule.is_free else text
+        for each, text in zip(shape.columns, texts, strict=True)
+    ]
+    return put(dialect.hashed, dialect.joined(cells))
 
 
-def _text(column: Column, dialect: Dialect, of_source: bool, prefix: str) -> str:
+def _text(column: Column, dialect: Dialect, of_source: bool) -> str:
     if of_source:
-        return put(column.rule.source, prefix + dialect.quote(column.source_name))
-    return put(column.rule.lake, prefix + dialect.quote(column.name))
+        return put(column.rule.source, dialect.quote(column.source_name))
+    return put(column.rule.lake, dialect.quote(column.name))

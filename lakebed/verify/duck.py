@@ -87,7 +87,7 @@ class DuckRows:
         self.connection = connect_alone()
         add_functions(self.connection)
         self.keys = key_texts(shape, DUCKDB, of_source=of_source)
-        self.checksum = row_checksum(shape, DUCKDB, of_source=of_source)
+        self.checksum = row_checksum(shape, DUCKDB, texts(shape, DUCKDB, of_source=of_source))
         self.names = [f"k{at}" for at in range(len(shape.keys))]
 
     def close(self) -> None:

@@ -298,7 +298,7 @@ class MariaDbTable:
         self._shape = shape
         self._keys = key_texts(shape, MARIADB, of_source=True)
         self._columns = [quote(each.source_name) for each in shape.keys]
-        self._checksum = row_checksum(shape, MARIADB, of_source=True)
+        self._checksum = row_checksum(shape, MARIADB, texts(shape, MARIADB, of_source=True))
 
     def position(self) -> int:
         """See ``Source``."""

@@ -306,7 +306,9 @@ class PostgresTable:
         self._shape = shape
         self._keys = key_texts(shape, POSTGRES, of_source=True)
         self._names = ", ".join(quote(each.source_name) for each in shape.keys)
-        self._checksum = row_checksum(shape, POSTGRES, of_source=True)
+        self._texts = [f"c{at}" for at in range(len(shape.columns))]
+        self._checksum = row_checksum(shape, POSTGRES, self._texts)
+        self._key_texts = [f"c{shape.columns.index(key)}" for key in shape.keys]
 
     def position(self) -> int:
         """See ``Source``."""
@@ -326,24 +328,24 @@ class PostgresTable:
         """See ``Source``."""
         where, values = self._where(span)
         [(rows, total)] = self._database.all(
-            f"select count(*), coalesce(sum({self._checksum}), 0)::text from {self._table} where {where}", values
+            f"select count(*), coalesce(sum({self._checksum}), 0)::text from {self._rows(where)}", values
         )
         return Tally(rows=rows, sum=int(total))
 
     def checksums(self, span: Span) -> Iterator[pa.Table]:
         """See ``Source``."""
         where, values = self._where(span)
-        query = f"select {', '.join([*self._keys, self._checksum])} from {self._table} where {where}"
+        query = f"select {', '.join([*self._key_texts, self._checksum])} from {self._rows(where)}"
         yield kept_rows(self._database.all(query, values), len(self._keys))
 
     def states(self, keys: Sequence[Key]) -> States:
         """See ``Source``."""
-        found = by_key(self._of(keys, [self._checksum, "xmin::text"]), len(self._keys))
+        found = by_key(self._of(keys, [self._checksum, "mark::text"]), len(self._keys))
         return {key: [Version(*one) for one in rows] for key, rows in found.items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """See ``Source``."""
-        return by_key(self._of(keys, texts(self._shape, POSTGRES, of_source=True)), len(self._keys))
+        return by_key(self._of(keys, self._texts), len(self._keys))
 
     def condition(self, keys: Sequence[Key]) -> str:
         """What is true of the rows of some keys, in SQL without values beside it, whatever the settings of a session are."""
@@ -374,9 +376,15 @@ class PostgresTable:
         wanted = " union ".join(f"select {', '.join(each)} from given" for each in product(*values))
         query = (
             f"with given({given}) as (select * from unnest({arrays})) "
-            f"select {', '.join([*self._keys, *outputs])} from {self._table} where ({self._names}) in ({wanted})"
+            f"select {', '.join([*self._key_texts, *outputs])} from {self._rows(f'({self._names}) in ({wanted})')}"
         )
         return self._database.all(query, [list(column) for column in zip(*keys, strict=True)])
+
+    def _rows(self, where: str) -> str:
+        """Rows with their canonical texts and marks. Without ``offset`` PostgreSQL would make a text each time it is used."""
+        made = texts(self._shape, POSTGRES, of_source=True)
+        named = ", ".join(f"{text} as {name}" for text, name in zip(made, self._texts, strict=True))
+        return f"(select {named}, xmin as mark from {self._table} where {where} offset 0) r"
 
     def _where(self, span: Span) -> tuple[str, list[object]]:
         conditions: list[str] = []
