@@ -6,9 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
@@ -20,6 +19,7 @@ from lakebed.verify.source import Limit
 from lakebed.verify.sources import mariadb as of_mariadb
 from lakebed.verify.sources import postgres as of_postgres
 from tests.clock import Clock
+from tests.end_to_end.meanwhile import meanwhile
 from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.server import HOST
@@ -57,27 +57,6 @@ def maria_url(server: MariaDbServer) -> str:
     return f"mariadb://root@{HOST}:{server.port}/{NAME}"
 
 
-@contextmanager
-def busy(steps: Sequence[Callable[[], Callable[[int], None]]]) -> Iterator[None]:
-    """While the block runs, each of the steps is done again and again, by a thread that begins with what it needs."""
-    over = threading.Event()
-
-    def work(begin: Callable[[], Callable[[int], None]]) -> None:
-        step, number = begin(), 0
-        while not over.is_set():
-            step(number := number + 1)
-
-    workers = [threading.Thread(target=work, args=(one,), name="busy") for one in steps]
-    for one in workers:
-        one.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for one in workers:
-            one.join()
-
-
 def transfers(server: PostgresServer) -> Callable[[int], None]:
     """Moves money from one account to another, so that their sum is what it was."""
     connection = psycopg.connect(url(server, "postgres"), autocommit=True)
@@ -100,7 +79,9 @@ def test_what_is_read_is_what_was_committed_below_the_position(server: PostgresS
     rows = {int(id): int(v) for id, v in server.sql(ROWS, NAME)}
     seen: list[tuple[int, dict[int, int]]] = []
     try:
-        with busy([lambda: transfers(server)] * 3), closing(of_postgres.Database(url(server))) as live:
+        with ExitStack() as clients, closing(of_postgres.Database(url(server))) as live:
+            for _ in range(3):
+                clients.enter_context(meanwhile(transfers(server)))
             for _ in range(8):
                 with closing(live.frozen(60)) as frozen:
                     there = dict(frozen.all(ROWS.replace("accounts", "public.accounts")))
@@ -142,7 +123,7 @@ def test_a_snapshot_of_mariadb_has_the_position_of_its_binary_log(maria: MariaDb
             return int(str(found).rpartition("-")[2])
 
         before = number(live.position())
-        with busy([lambda: count]):
+        with meanwhile(count):
             for _ in range(8):
                 with closing(live.frozen(60)) as frozen:
                     [(counted,)] = frozen.all("select v from accounts")
