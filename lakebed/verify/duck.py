@@ -89,6 +89,7 @@ class DuckRows:
         self.keys = key_texts(shape, DUCKDB, of_source=of_source)
         self.checksum = row_checksum(shape, DUCKDB, texts(shape, DUCKDB, of_source=of_source))
         self.names = [f"k{at}" for at in range(len(shape.keys))]
+        self.named_keys = ", ".join(f"{text} as {name}" for text, name in zip(self.keys, self.names, strict=True))
 
     def close(self) -> None:
         """Let go of DuckDB, and of what was kept in it."""

@@ -77,9 +77,8 @@ class LakeTable:
 
     def differing(self, spans: Sequence[Span] | None) -> int:
         """See ``Lake``."""
-        keys = ", ".join(f"{text} as {name}" for text, name in zip(self._side.keys, self._side.names, strict=True))
         where = "true" if spans is None else " or ".join(f"({self._between(one.after, one.upto)})" for one in spans)
-        lake = f"select {keys}, {self._side.checksum} as h, -1 as side from {ROWS} where {where}"
+        lake = f"select {self._side.named_keys}, {self._side.checksum} as h, -1 as side from {ROWS} where {where}"
         both = f"select {self._names}, h, 1 as side from {_KEPT} union all {lake}" if self._is_kept else lake
         self._side.make(None if spans is None else self._prunable(spans[0].after, spans[-1].upto))
         self._connection.execute(

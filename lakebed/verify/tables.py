@@ -90,8 +90,7 @@ class TableSource:
     def checksums(self, span: Span) -> Iterator[pa.Table]:
         """See ``Source``."""
         self._side.make()
-        keys = ", ".join(f"{text} as {name}" for text, name in zip(self._side.keys, self._side.names, strict=True))
-        query = f"select {keys}, {self._side.checksum} as h from {ROWS}"
+        query = f"select {self._side.named_keys}, {self._side.checksum} as h from {ROWS}"
         reader = self._side.connection.sql(query).to_arrow_reader(_PIECE_ROWS)
         for batch in reader:
             yield pa.Table.from_batches([batch])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,6 +49,7 @@ insert into people select case when n % 2 = 0 then 'a' else 'B' end || n, 'city 
 create table heap (what text);
 insert into heap values ('no key');
 """
+NAMES = tuple(f"public.{name}" for name in ("plain", "lines", "people", "heap", "types"))
 FILE = """
 database: {path: '%s', verify: {url: 'postgresql://postgres@%s:%d/%s', slot: %s, wait_seconds: 60}}
 source: {kind: kafka, topic_pattern: '%s\\..*', config: {bootstrap.servers: '%s'}}
@@ -69,36 +70,27 @@ def every_type() -> str:
 
 
 class Followed:
-    """The tables of the database, brought into the lake as ``lakebed run`` does, whenever ``catch_up`` is called."""
+    """The tables of a database, brought into the lake as ``lakebed run`` does, whenever ``catch_up`` is called."""
 
-    names = ("plain", "lines", "people", "heap", "types")
-
-    def __init__(self, kafka: KafkaServer, folder: Path) -> None:
-        self._reading = Reading(NAME, kafka, folder / "lake")
+    def __init__(self, prefix: str, names: Sequence[str], kafka: KafkaServer, folder: Path) -> None:
+        self._names = names
+        self._reading = Reading(prefix, kafka, folder / "lake")
 
     def catch_up(self) -> None:
-        for name in self.names:
-            assert isinstance(self._reading.table(f"public.{name}"), lakebed.Table)
+        for name in self._names:
+            assert isinstance(self._reading.table(name), lakebed.Table)
 
+    @contextmanager
+    def while_busy(self, change: Callable[[int], object]) -> Iterator[None]:
+        """While the block runs, the database changes, and the lake follows."""
 
-@contextmanager
-def busy(postgres: PostgresServer, followed: Followed) -> Iterator[None]:
-    """While the block runs, rows come, change and go, and the lake follows."""
+        def step(number: int) -> None:
+            change(number)
+            self.catch_up()
 
-    def step(number: int) -> None:
-        postgres.sql(
-            f"update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {20 + number % 30}; "
-            f"delete from plain where id = {1500 + number}; insert into plain values ({9000 + number}, 'new') "
-            "on conflict do nothing; "
-            f"update lines set what = '{number}' where line % 9 = {number % 9}; update people set city = '{number}' "
-            f"where name like '%{number % 10}'",
-            NAME,
-        )
-        followed.catch_up()
-
-    with meanwhile(step):
-        yield
-    followed.catch_up()
+        with meanwhile(step):
+            yield
+        self.catch_up()
 
 
 @pytest.mark.long
@@ -111,22 +103,34 @@ def test_tables_are_proved_equal_and_planted_differences_are_found(
 ) -> None:
     postgres.create_database(NAME)
     postgres.sql(DIALECTS["postgres"].begin + TABLES + every_type(), NAME)
-    slot = debezium.capture(NAME, [f"public.{name}" for name in Followed.names], NAME, CONVERTERS)
+    slot = debezium.capture(NAME, NAMES, NAME, CONVERTERS)
     file = tmp_path / "shop.yml"
     file.write_text(FILE % (tmp_path / "lake", HOST, postgres.port, NAME, slot, NAME, kafka.bootstrap))
-    followed = Followed(kafka, tmp_path)
+    followed = Followed(NAME, NAMES, kafka, tmp_path)
+
+    def change(number: int) -> None:
+        postgres.sql(
+            f"update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {20 + number % 30}; "
+            f"delete from plain where id = {1500 + number}; insert into plain values ({9000 + number}, 'new') "
+            "on conflict do nothing; "
+            f"update lines set what = '{number}' where line % 9 = {number % 9}; update people set city = '{number}' "
+            f"where name like '%{number % 10}'",
+            NAME,
+        )
+
     try:
         followed.catch_up()
         for more, at in ((), "at "), (("--snapshot",), "as it was at "):
-            with busy(postgres, followed):
+            with followed.while_busy(change):
                 code = main(["verify", str(file), *more])
             said = capsys.readouterr()
             assert code == 0, said.out + said.err
             assert said.out.count(f": equal to the source {at}") == 4
             assert "public.heap: not compared: it has no keys" in said.out
 
-        planted = plant(tmp_path)
-        with busy(postgres, followed):
+        table = lakebed.open(tmp_path / "lake/public/plain")
+        planted = plant(table, {"note": "'as it was before'"}, "source.lsn")
+        with followed.while_busy(change):
             assert main(["verify", str(file), "--snapshot", "--format", "json"]) == 1
         found = {one["table"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
         assert {one["key"]["id"]: (one["kind"], one["column"]) for one in found["public.plain"]["shown"]} == planted
@@ -148,23 +152,25 @@ def test_tables_are_proved_equal_and_planted_differences_are_found(
         debezium.release(slot)
 
 
-def plant(folder: Path) -> dict[str, tuple[str, str]]:
-    """Change what the lake has, as faults of others would; returns the kind and the column by key."""
-    table = lakebed.open(folder / "lake/public/plain")
+def plant(table: lakebed.Table, lost: Mapping[str, str], sequence: str) -> dict[str, tuple[str, str]]:
+    """Change what the lake has, as faults of others would; returns the kind and the column by key.
+
+    ``lost``: what becomes of a row whose update was lost; ``sequence``: the column that orders changes.
+    """
     table.update({"at": '"at" + interval 2 hour'}, "id = 5")
     table.update({"amount": "amount + 0.01"}, "id = 6")
     table.update({"note": "note[:3]"}, "id = 7")
     table.update({"note": "other", "other": "note"}, "id = 8")
     table.delete("id = 9")
-    table.update({"note": "'as it was before'"}, "id = 10")
+    table.update(lost, "id = 10")
     [row] = table.to_arrow(where="id = 11").to_pylist()
-    table.apply([row | {"id": 77_777, "source.lsn": 1 << 60}])
+    table.apply([row | {"id": 77_777, sequence: 1 << 60}])
     return {
         "5": ("differs", "at"),
         "6": ("differs", "amount"),
         "7": ("differs", "note"),
         "8": ("differs", "note"),
         "9": ("missing", ""),
-        "10": ("differs", "note"),
+        "10": ("differs", next(iter(lost))),
         "77777": ("surplus", ""),
     }

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import lakebed
 from lakebed.cli import main
-from tests.end_to_end.every_type import Reading
-from tests.end_to_end.meanwhile import meanwhile
-from tests.end_to_end.test_verify import CONVERTERS
+from tests.end_to_end.test_verify import CONVERTERS, Followed, plant
 from tests.infra.debezium_mariadb import DistributedMariaDb
 from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import MariaDbServer
@@ -36,7 +33,7 @@ insert into people select concat(if(seq % 2 = 0, 'a', 'B'), seq), concat('city '
 create table heap (what text);
 insert into heap values ('no key');
 """
-NAMES = ("plain", "order_lines", "people", "heap")
+NAMES = tuple(f"{NAME}.{name}" for name in ("plain", "order_lines", "people", "heap"))
 FILE = """
 database:
   path: '%s'
@@ -44,36 +41,6 @@ database:
 source: {kind: kafka, topic_pattern: '%s\\..*', config: {bootstrap.servers: '%s'}}
 format: debezium-json
 """
-
-
-class Followed:
-    """The tables of the database, brought into the lake as ``lakebed run`` does, whenever ``catch_up`` is called."""
-
-    def __init__(self, kafka: KafkaServer, folder: Path) -> None:
-        self._reading = Reading(NAME, kafka, folder / "lake")
-
-    def catch_up(self) -> None:
-        for name in NAMES:
-            assert isinstance(self._reading.table(f"{NAME}.{name}"), lakebed.Table)
-
-
-@contextmanager
-def busy(mariadb: MariaDbServer, followed: Followed) -> Iterator[None]:
-    """While the block runs, rows come, change and go, and the lake follows."""
-
-    def step(number: int) -> None:
-        mariadb.sql(
-            f"begin; update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {20 + number % 30}; "
-            f"delete from plain where id = {1500 + number}; insert ignore into plain (id, note) values ({9000 + number}, 'new'); "
-            f"commit; update order_lines set what = '{number}' where line % 9 = {number % 9}; "
-            f"update people set city = '{number}' where name like '%{number % 10}'",
-            NAME,
-        )
-        followed.catch_up()
-
-    with meanwhile(step):
-        yield
-    followed.catch_up()
 
 
 @pytest.mark.long
@@ -85,24 +52,35 @@ def test_tables_are_proved_equal_and_planted_differences_are_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     mariadb.sql(f"create database {NAME} character set utf8mb4; use {NAME}; {TABLES}")
-    connector = debezium_mariadb.capture(NAME, [f"{NAME}.{name}" for name in NAMES], NAME, SETTINGS)
+    connector = debezium_mariadb.capture(NAME, NAMES, NAME, SETTINGS)
     address = HOST, mariadb.port, debezium_mariadb.offsets_topic
     file, impatient = tmp_path / "shop.yml", tmp_path / "impatient.yml"
     for path, seconds in ((file, 60), (impatient, 1)):
         path.write_text(FILE % (tmp_path / "lake", *address, seconds, NAME, kafka.bootstrap))
-    followed = Followed(kafka, tmp_path)
+    followed = Followed(NAME, NAMES, kafka, tmp_path)
+
+    def change(number: int) -> None:
+        mariadb.sql(
+            f"begin; update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {20 + number % 30}; "
+            f"delete from plain where id = {1500 + number}; insert ignore into plain (id, note) values ({9000 + number}, 'new'); "
+            f"commit; update order_lines set what = '{number}' where line % 9 = {number % 9}; "
+            f"update people set city = '{number}' where name like '%{number % 10}'",
+            NAME,
+        )
+
     try:
         followed.catch_up()
         for more, at in ((), "at "), (("--snapshot",), "as it was at "):
-            with busy(mariadb, followed):
+            with followed.while_busy(change):
                 code = main(["verify", str(file), *more])
             said = capsys.readouterr()
             assert code == 0, said.out + said.err
             assert said.out.count(f": equal to the source {at}binlog.0") == 3
             assert f"{NAME}.heap: not compared: it has no keys" in said.out
 
-        planted = plant(tmp_path)
-        with busy(mariadb, followed):
+        table = lakebed.open(tmp_path / f"lake/{NAME}/plain")
+        planted = plant(table, {"f": "nextafter(f, 100.0)"}, "source.pos")
+        with followed.while_busy(change):
             assert main(["verify", str(file), "--snapshot", "--format", "json"]) == 1
         found = {one["table"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
         shown = found[f"{NAME}.plain"]["shown"]
@@ -128,25 +106,3 @@ def test_tables_are_proved_equal_and_planted_differences_are_found(
         assert main(["verify", str(file), f"{NAME}.people"]) == 0
     finally:
         debezium_mariadb.release(connector)
-
-
-def plant(folder: Path) -> dict[str, tuple[str, str]]:
-    """Change what the lake has, as faults of others would; returns the kind and the column by key."""
-    table = lakebed.open(folder / f"lake/{NAME}/plain")
-    table.update({"at": '"at" + interval 2 hour'}, "id = 5")
-    table.update({"amount": "amount + 0.01"}, "id = 6")
-    table.update({"note": "note[:3]"}, "id = 7")
-    table.update({"note": "other", "other": "note"}, "id = 8")
-    table.delete("id = 9")
-    table.update({"f": "nextafter(f, 100.0)"}, "id = 10")
-    [row] = table.to_arrow(where="id = 11").to_pylist()
-    table.apply([row | {"id": 77_777, "source.pos": 1 << 60}])
-    return {
-        "5": ("differs", "at"),
-        "6": ("differs", "amount"),
-        "7": ("differs", "note"),
-        "8": ("differs", "note"),
-        "9": ("missing", ""),
-        "10": ("differs", "f"),
-        "77777": ("surplus", ""),
-    }
