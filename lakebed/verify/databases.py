@@ -6,6 +6,7 @@ PostgreSQL's (``sources.postgres``).
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class Databases:
         self._kafka = kafka_settings(pipeline.source)
         self._asking = _asking(pipeline) if repairs else None
         self._sleep = sleep
-        self._pace = Pace(section.rows_per_second, sleep=sleep, closed_seconds=closed_seconds)
+        self._pace = Pace(section.rows_per_second or math.inf, sleep=sleep, closed_seconds=closed_seconds)
         self._database, self._connector = (self._of_mariadb if _is_of_mariadb(section.url) else self._of_postgres)()
         self._frozen: FrozenDatabase | None = None
         self._versions: dict[str, Snapshot | LakebedError] = {}  # the ones that are compared with it

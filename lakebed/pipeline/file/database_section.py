@@ -117,7 +117,7 @@ class VerifySection:
     """MariaDB and MySQL: the ``offset.storage.topic`` of the connector's worker."""
     connector: str | None = None
     """MariaDB and MySQL: the connector's name; None: the only one that has stored offsets with the topics' prefix."""
-    rows_per_second: float = 50_000.0  # that are read of the database, at most
+    rows_per_second: float = 50_000.0  # that are read of the database, at most; 0: without pauses
     wait_seconds: float = 300.0  # how long a table may be behind what was read
     snapshot_minutes: float = 60.0  # with --snapshot: how long the database may be held at one position
     every_hours: float = 24.0  # with --continuous: how long after a comparison of a table the next one begins
@@ -216,7 +216,7 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
         if getattr(section.prices, name) < 0:
             yield document.error(document.at("database", "prices", name), "a price must be at least 0")
     for name, is_above in (
-        ("rows_per_second", True),
+        ("rows_per_second", False),
         ("snapshot_minutes", True),
         ("wait_seconds", False),
         ("every_hours", False),
