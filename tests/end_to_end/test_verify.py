@@ -51,7 +51,7 @@ insert into heap values ('no key');
 """
 NAMES = tuple(f"public.{name}" for name in ("plain", "lines", "people", "heap", "types"))
 FILE = """
-database: {path: '%s', verify: {url: 'postgresql://postgres@%s:%d/%s', slot: %s, wait_seconds: 60}}
+database: {path: '%s', verify: {url: 'postgresql://postgres@%s:%d/%s', slot: %s, wait_seconds: 60, rows_per_second: 0}}
 source: {kind: kafka, topic_pattern: '%s\\..*', config: {bootstrap.servers: '%s'}}
 format: debezium-json
 """
