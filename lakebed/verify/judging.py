@@ -100,7 +100,7 @@ def looks_like(kind: str, source: str | None, lake: str | None) -> str:
     if lake.startswith(UNAVAILABLE):
         return "Debezium's placeholder for a large value that did not change"
     if kind.endswith("[]"):
-        return "Debezium sends null for inner arrays" if set(lake) == {"-"} else ""
+        return "Debezium sends null for inner arrays" if lake and not lake.strip("-,") else ""
     if is_time:
         return _as_time(kind, source, lake)
     if kind == "uuid" and lake.replace("-", "")[2:] == source.replace("-", "")[:-2]:
