@@ -110,7 +110,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=200, help="changes a second")
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--pace", type=float, default=50_000.0, help="rows a second that are compared; 0: without pauses")
+    parser.add_argument(
+        "--pace", type=float, default=50_000.0, help="rows a second that are compared; 0: without pauses"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         postgres = servers.enter_context(PostgresServer())
