@@ -5,6 +5,10 @@
 A table of orders, sorted by region and time, with deletion vectors, on the local disk. Each reader is a process of its own, which
 has read the table before; the bytes are those that the process has read (``rchar`` in /proc), metadata and footers among them.
 lakebed does not verify what it reads here, as on S3.
+
+Beside them is a table with the same rows that Spark with Iceberg has written by itself: the same base file by file, the same
+changes by ``MERGE``, with vectors, in the same order, in row groups of as many rows. What it reads of that one, nobody's files
+spare it. A second table says how many files and row groups may have rows of a query, by their footers, and how large these are.
 """
 
 from __future__ import annotations
@@ -15,16 +19,23 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
+from lakebed.parts.write import ROW_GROUP_ROWS
 from tests.infra.downloads import pyspark, spark_iceberg_jars
 from tests.infra.foreign_duckdb import ICEBERG, foreign_packages
 from tests.infra.spark_start import spark_environment
 
 _BEGIN = """
 import json, sys
-root, metadata, asked, jar = sys.argv[1:]
+root, iceberg, metadata, asked, jar = sys.argv[1:]
 pid = "self"
 def read():
     return int(open(f"/proc/{pid}/io").readline().split()[1])
@@ -38,6 +49,24 @@ for query in json.loads(asked):
     out.append([found, read() - before])
 print("found " + json.dumps(out))
 """
+_SESSION = """
+from pyspark.sql import SparkSession
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.jars", jar).config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.shuffle.partitions", "1")
+    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+    .config("spark.sql.catalog.own", "org.apache.iceberg.spark.SparkCatalog").config("spark.sql.catalog.own.type", "hadoop")
+    .config("spark.sql.catalog.own.warehouse", root).getOrCreate()
+)
+"""
+_SPARK = f"""{_SESSION}
+pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+orders = spark.read.format("iceberg").load(iceberg)
+def rows(where):
+    return len(orders.where(where).collect())
+"""
+_OWN = "Spark 4.1.4, Iceberg 1.12: a table of its own"
 _READERS = {
     "lakebed": """
 import lakebed
@@ -57,74 +86,151 @@ connection = duckdb.connect(config={"autoinstall_known_extensions": False})
 for extension in sorted(pathlib.Path(jar).rglob("*.duckdb_extension")):
     connection.execute(f"load '{extension}'")
 def rows(where):
-    return len(connection.execute(f"from iceberg_scan('{root}/_lakebed/iceberg') where {where}").fetch_arrow_table())
+    return len(connection.execute(f"from iceberg_scan('{iceberg}') where {where}").fetch_arrow_table())
 """,
-    "Spark 4.1.4, Iceberg 1.12": """
-from pyspark.sql import SparkSession
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.jars", jar).config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").getOrCreate()
-)
-pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-orders = spark.read.format("iceberg").load(f"{root}/_lakebed/iceberg")
-def rows(where):
-    return len(orders.where(where).collect())
-""",
+    "Spark 4.1.4, Iceberg 1.12": _SPARK,
+    _OWN: _SPARK,
 }
-_QUERIES = {
-    "a region": ("region = 'region-03'", "region = 'region-07'"),
-    "100 keys": ("pk >= 100 and pk < 200", "pk >= {middle} and pk < {middle} + 100"),
-    "100 keys of a region": (
-        "region = 'region-03' and pk >= 100 and pk < 2100",
-        "region = 'region-07' and pk >= {middle} and pk < {middle} + 2000",
-    ),
+_WRITE = f"""
+import sys
+import pyarrow.parquet as pq
+root, base, changes, group_rows, jar = sys.argv[1:]
+{_SESSION}
+def made(name, group_bytes):
+    options = {{"format-version": 3, "write.parquet.row-group-size-bytes": group_bytes, "write.distribution-mode": "none"}}
+    options |= {{"write.merge.mode": "merge-on-read", "write.merge.distribution-mode": "none"}}
+    said = ", ".join(f"'{{key}}' = '{{value}}'" for key, value in options.items())
+    spark.sql(f"create table own.{{name}} ({{columns}}) using iceberg tblproperties ({{said}})")
+def files(name):
+    return [row.file_path.removeprefix("file:") for row in spark.table(f"own.{{name}}.data_files").collect()]
+bases, batches = base.split(","), changes.split(",")
+columns = spark.read.parquet(bases[0]).schema.toDDL()
+made("db.probe", 1 << 20)
+spark.read.parquet(bases[0]).coalesce(1).writeTo("own.db.probe").append()
+made("db.orders", (1 << 20) * int(group_rows) // pq.read_metadata(files("db.probe")[0]).row_group(0).num_rows)
+for path in bases:
+    spark.read.parquet(path).coalesce(1).writeTo("own.db.orders").append()
+spark.sql("alter table own.db.orders write locally ordered by region, ts")
+for path in batches:
+    spark.read.parquet(path).createOrReplaceTempView("changes")
+    names = spark.table("own.db.orders").columns
+    new = ", ".join(f"c.{{name}}" for name in names)
+    same = ", ".join(f"t.{{name}} = c.{{name}}" for name in names)
+    spark.sql(
+        "merge into own.db.orders t using changes c on t.pk = c.pk when matched and c.op = 'd' then delete "
+        f"when matched then update set {{same}} when not matched and c.op <> 'd' "
+        f"then insert ({{', '.join(names)}}) values ({{new}})"
+    )
+print("files " + ",".join(files("db.orders")))
+"""
+_QUERIES: dict[str, dict[str, tuple[Any, Any]]] = {
+    "a region": {"region": ("region-07", "region-07")},
+    "100 keys": {"pk": (0, 99)},
+    "100 keys of a region": {"region": ("region-07", "region-07"), "pk": (0, 1999)},
 }
+"""Columns with the first and the last of the values that count; those of keys are from the middle on."""
 
 
-def made(root: str, rows: int) -> lakebed.Table:
-    """The table: a base in several sorted parts, and batches of changes that are settled."""
+def made(folder: Path, rows: int) -> tuple[lakebed.Table, list[str], list[str]]:
+    """The table: a base in several sorted parts, and batches of changes that are settled. And files of both, for others."""
     work = Workload(rows)
     properties = {"lakebed.iceberg": "on", "lakebed.verify_reads": "off", "lakebed.target_part_rows": str(rows // 20)}
-    orders = lakebed.create(root, SCHEMA, KEYS, SORT_KEY, sequence_by="seq", properties=properties)
+    orders = lakebed.create(folder / "orders", SCHEMA, KEYS, SORT_KEY, sequence_by="seq", properties=properties)
     for start in range(0, rows, rows // 4):
         orders.apply(work.base(start, start + rows // 4))
         orders.settle()
     orders.maintenance.recluster(final=True)
+    bases, changes = [], []
+    for path in orders.inspect.parts().sort_by("min_sort_key")["path"].to_pylist():
+        bases.append(str(folder / f"base-{len(bases):03}.parquet"))
+        pq.write_table(pq.read_table(f"{orders.path}/{path}", columns=SCHEMA.names), bases[-1])
     for _ in range(5):
-        orders.apply(work.batch(), DELETES, ["op"])
+        batch = work.batch()
+        orders.apply(batch, DELETES, ["op"])
         orders.settle()
-    return orders
+        newest = batch.group_by("pk").aggregate([("seq", "max")])["seq_max"]
+        changes.append(str(folder / f"changes-{len(changes)}.parquet"))
+        pq.write_table(batch.filter(pc.is_in(batch["seq"], newest)), changes[-1])
+    return orders, bases, changes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        orders = made(f"{folder}/orders", options.rows)
+    middle = options.rows // 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        orders, bases, changes = made(folder, options.rows)
         metadata = orders.maintenance.publish_iceberg().metadata
-        print(
-            f"{orders.inspect.parts().num_rows} parts, {sum(orders.inspect.parts()['bytes'].to_pylist()) / 1e6:.1f} MB"
-        )
+        given = [str(folder / "own"), ",".join(bases), ",".join(changes), str(ROW_GROUP_ROWS)]
+        files = {
+            "lakebed": [f"{orders.path}/{path}" for path in orders.inspect.parts()["path"].to_pylist()],
+            "its own": _run(_OWN, _WRITE, given, "files ").split(","),
+        }
         asked = json.dumps(
             [
-                {"warm": warm, "where": where.replace("{middle} + 100", str(options.rows // 2 + 100))
-                 .replace("{middle} + 2000", str(options.rows // 2 + 2000)).replace("{middle}", str(options.rows // 2))}
-                for warm, where in _QUERIES.values()
+                {"warm": _where(values, 100, "region-03"), "where": _where(values, middle)}
+                for values in _QUERIES.values()
             ]
-        )  # fmt: skip
-        read = {name: _read(name, [f"{folder}/orders", metadata, asked]) for name in _READERS}
-    own = read["lakebed"]
-    printed = [
-        [name, query, rows, size / 1e6, size / own[at][1]]
-        for name, found in read.items()
-        for at, (query, (rows, size)) in enumerate(zip(_QUERIES, found, strict=True))
-    ]
-    table("Bytes that a query reads", ["reader", "query", "rows", "MB", "ratio"], printed)
+        )
+        read = {}
+        for reader, program in _READERS.items():
+            iceberg = folder / "own/db/orders" if reader == _OWN else folder / "orders/_lakebed/iceberg"
+            given = [str(folder / ("own" if reader == _OWN else "orders")), str(iceberg), metadata, asked]
+            read[reader] = json.loads(_run(reader, _BEGIN + program + _END, given, "found "))
+        own = read["lakebed"]
+        printed = [
+            [reader, query, rows, size / 1e6, size / own[at][1]]
+            for reader, found in read.items()
+            for at, (query, (rows, size)) in enumerate(zip(_QUERIES, found, strict=True))
+        ]
+        table("Bytes that a query reads", ["reader", "query", "rows", "MB", "ratio"], printed)
+        printed = [
+            [whose, query, *_may_have(paths, _ranges(values, middle))]
+            for whose, paths in files.items()
+            for query, values in ({"all": {}} | _QUERIES).items()
+        ]
+        table(
+            "What may have its rows",
+            ["files of", "query", "files", "row groups", "rows a group", "MB of groups"],
+            printed,
+        )
 
 
-def _read(name: str, arguments: list[str]) -> list[tuple[int, int]]:
-    """The rows and the bytes of each query."""
+def _ranges(values: Mapping[str, tuple[Any, Any]], first_key: int) -> dict[str, tuple[Any, Any]]:
+    return {
+        name: (low + first_key, high + first_key) if name == "pk" else (low, high)
+        for name, (low, high) in values.items()
+    }
+
+
+def _where(values: Mapping[str, tuple[Any, Any]], first_key: int, region: str | None = None) -> str:
+    """The condition in SQL."""
+    said = []
+    for name, (low, high) in _ranges(values, first_key).items():
+        said.append(f"pk >= {low} and pk <= {high}" if name == "pk" else f"{name} = '{region or low}'")
+    return " and ".join(said)
+
+
+def _may_have(paths: Iterable[str], ranges: Mapping[str, tuple[Any, Any]]) -> list[object]:
+    """How many files and row groups may have rows with values in these ranges, by their footers; rows a group, MB of them."""
+    hit, groups, rows, size = set[str](), 0, 0, 0
+    for path in paths:
+        about = pq.read_metadata(path)
+        for number in range(about.num_row_groups):
+            group = about.row_group(number)
+            chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+            ends = {name: chunks[name].statistics for name in ranges}
+            if all(ends[name].min <= high and ends[name].max >= low for name, (low, high) in ranges.items()):
+                hit.add(path)
+                groups, rows = groups + 1, rows + group.num_rows
+                size += sum(chunks[name].total_compressed_size for name in SCHEMA.names)
+    return [len(hit), groups, rows // max(groups, 1), size / 1e6]
+
+
+def _run(name: str, program: str, arguments: list[str], beginning: str) -> str:
+    """What a program prints after the beginning of a line."""
     beside, environment = "", {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     if name.startswith("Spark"):
         [jar] = spark_iceberg_jars().glob("*.jar")
@@ -134,12 +240,10 @@ def _read(name: str, arguments: list[str]) -> list[tuple[int, int]]:
     elif name.startswith("DuckDB"):
         beside = str(foreign_packages(ICEBERG))
         environment["PYTHONPATH"] = beside
-    program = _BEGIN + _READERS[name] + _END
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments, beside], env=environment, check=True, capture_output=True, text=True
-    )
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("found ")]
-    return [(rows, size) for rows, size in json.loads(line.removeprefix("found "))]
+    command = [sys.executable, "-c", program, *arguments, beside]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith(beginning)]
+    return line.removeprefix(beginning)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 # -- Which tables there are below a root, by the folders that are there: the root itself, ``<table>`` and ``<schema>/<table>``
 
 
-_THREADS_OF_SCHEMAS = 8
+_THREADS = 16
 
 
 def may_be_found(place: str, root: str) -> bool:
@@ -89,7 +89,7 @@ def tables_in(root: str, known: Collection[str] = (), *, dropped: bool = False) 
     def is_table(folder: str) -> bool:
         return "/" not in folder or f"{place}/{folder}" in known or _is_table(folders.below(folder), dropped)
 
-    with ThreadPoolExecutor(_THREADS_OF_SCHEMAS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         found = list(chain.from_iterable(pool.map(looked_into, _visible(top))))
         return sorted(
             f"{place}/{folder}" for folder, is_one in zip(found, pool.map(is_table, found), strict=True) if is_one
@@ -327,7 +327,6 @@ def _escaped(text: str) -> str:
 # -- Which tables there are below a path, by the folders that are there: the list is no state of its own -------------------
 
 
-_THREADS_OF_TABLES = 16
 _CUT = "!!"  # in the folder of a name that was cut (``Naming``)
 
 
@@ -336,27 +335,25 @@ def tables_below(path: str) -> dict[str, str]:
 
     A name that is too long for a folder is given as the folder says it. Raises InvalidInput, StoreUnavailable.
     """
-    folders = Folders(path)
-    root = str(folders.root)
+    return named_tables(path, tables_in(path))
 
-    def tables_in(schema: str) -> list[str]:
-        found = [f"{schema}/{name}" for name in folders.below(schema)]
-        return [folder for folder in found if _CUT in folder or TableName.of_folder(folder) is not None]
 
-    def is_table(folder: str) -> bool:
-        return _is_table(folders.below(folder))
-
-    with ThreadPoolExecutor(_THREADS_OF_TABLES) as pool:
-        candidates = list(chain.from_iterable(pool.map(tables_in, folders.below())))
-        tables = [folder for folder, is_one in zip(candidates, pool.map(is_table, candidates), strict=True) if is_one]
-    named = {str(TableName.of_folder(folder) or folder.replace("/", ".")): f"{root}/{folder}" for folder in tables}
-    return dict(sorted(named.items()))
+def named_tables(path: str, roots: Sequence[str]) -> dict[str, str]:
+    """Those of the tables at ``roots`` that are a database's below ``path``, by name, in the order of the names."""
+    place, found = f"{parse_root(path)}/", dict[str, str]()
+    for root in roots:
+        folder = root.removeprefix(place)
+        name = TableName.of_folder(folder)
+        if name is not None or (_CUT in folder and "/" in folder):
+            found[str(name or folder.replace("/", "."))] = root
+    return dict(sorted(found.items()))
 
 
 def all_tables_below(path: str) -> dict[str, str]:
     """The same, with all other tables below the path (``discovery.tables_in``) but quarantines."""
-    found, place = tables_below(path), f"{parse_root(path)}/"
-    others = {root for root in tables_in(path) if not root.endswith(QUARANTINE_SUFFIX)} - set(found.values())
+    roots, place = tables_in(path), f"{parse_root(path)}/"
+    found = named_tables(path, roots)
+    others = {root for root in roots if not root.endswith(QUARANTINE_SUFFIX)} - set(found.values())
     return found | {root.removeprefix(place).replace("/", "."): root for root in sorted(others)}
 
 

@@ -1,9 +1,10 @@
 """Which manifest each part of a version is in, and what the manifests say. A pure function of the set of parts.
 
 1. Parts are put in the order of the newest commit that their rows are from, and then of their names. So new parts come last.
-2. A manifest ends after each part whose name's digest is a multiple of a number. So it depends on a part and its neighbours
-   alone: one that comes or goes changes one manifest, or joins or cuts two. Among the newest parts, which change most, the number
-   is small, and among the others a multiple of it: few large manifests that rest, and small ones that are written often.
+2. A manifest ends after each part whose name's digest is a multiple of a large number. So it depends on a part and its neighbours
+   alone: one that comes or goes changes one manifest, or joins or cuts two. These manifests rest. Behind the last such end that
+   is not among the newest parts, which change most, a smaller number counts, which divides the large one. When the next large end
+   has grown older, all the small manifests before it become one at once.
 3. Deletion vectors are in manifests of their own, made in the same way of the parts that have one. Those that change in one
    commit are scattered over the newest parts, so there larger manifests are fewer files, and the very newest are in one.
 4. A manifest's name begins with a digest of all that it is made from. A manifest of the version before that has the same digest
@@ -37,15 +38,15 @@ _LAYOUT = b"lakebed 1"
 
 
 class _Cut(NamedTuple):
-    """Of how many parts manifests are, on average."""
+    """Of how many parts manifests are."""
 
     together: int  # so many of the newest parts are always in one manifest
-    newest: int  # how many parts count as such
-    among_newest: int
-    among_others: int  # a multiple of it, so that a part that gets older only ever joins two manifests
+    newest: int  # so many of the newest parts are in no large one
+    small: int  # on average
+    large: int  # on average; a multiple of it
 
 
-CUTS = {DATA: _Cut(0, 192, 32, 256), DELETES: _Cut(48, 256, 24, 240)}
+CUTS = {DATA: _Cut(0, 96, 16, 256), DELETES: _Cut(48, 96, 48, 240)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +113,11 @@ def _cut(
     entries: Sequence[PartEntry], content: int, about: bytes, said: Callable[[PartEntry], bytes]
 ) -> Iterable[Manifest]:
     cut, start = CUTS[content], 0
-    newest = max(0, len(entries) - cut.newest)
-    ends = [at for at, entry in enumerate(entries[:newest], 1) if entry.cut % cut.among_others == 0]
-    together = max(newest, len(entries) - cut.together)
-    ends += [at for at, entry in enumerate(entries[newest:together], newest + 1) if entry.cut % cut.among_newest == 0]
+    rests = max(0, len(entries) - cut.together)
+    ends = [at for at, entry in enumerate(entries[:rests], 1) if entry.cut % cut.small == 0]
+    large = {at for at in ends if entries[at - 1].cut % cut.large == 0}
+    last = max((at for at in large if at <= len(entries) - cut.newest), default=0)
+    ends = [at for at in ends if at > last or at in large]
     for end in ends if ends and ends[-1] == len(entries) else [*ends, len(entries)]:
         own = tuple(entries[start:end])
         if own:

@@ -26,16 +26,14 @@ from lakebed.coordination.failing import parked_of
 from lakebed.coordination.jobs import jobs_of
 from lakebed.coordination.log_cache import LogCache
 from lakebed.coordination.table_figures import figures_of
-from lakebed.discovery import TableName, require_apart, tables_below
+from lakebed.discovery import TableName, named_tables, require_apart, tables_in
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.jobs import DROP
-from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.service.answers import Refused, columns_of, time_text
 from lakebed.storage.data_files import open_part_storage
-from lakebed.storage.object_store import Folders
 from lakebed.table import Internals
 
 # -- What a table is at a version: made once a version, however often it is asked for --------------------------------------
@@ -245,15 +243,11 @@ class Catalog:
 
 def _tables_of(root: str) -> dict[str, str]:
     """The roots of the tables at a path and below it, by name. Raises StoreUnavailable."""
-    folders = Folders(root)
-    if LOG_FOLDER in folders.below():
+    roots = tables_in(root)
+    if roots == [root]:
         return {root.rstrip("/").rpartition("/")[2]: root}
-    found = {
-        folder: f"{root}/{folder}"
-        for folder in folders.below()
-        if _is_word(folder) and LOG_FOLDER in folders.below(folder)
-    }
-    return tables_below(root) | found
+    below = {each.removeprefix(f"{root}/"): each for each in roots}
+    return named_tables(root, roots) | {folder: each for folder, each in below.items() if _is_word(folder)}
 
 
 def _is_word(text: str) -> bool:

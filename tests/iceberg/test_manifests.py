@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.iceberg import made_up
+from benchmarks.iceberg import after_commit, made_up
 from lakebed.iceberg.columns import iceberg_columns
 from lakebed.iceberg.manifests import CUTS, DATA, DELETES, Manifest, manifest_bytes, manifests_of, part_entry
 from lakebed.iceberg.values import Bounds, _text_end, _text_start
@@ -46,9 +46,7 @@ def test_the_order_of_the_parts_does_not_matter_and_each_is_in_one_manifest(seed
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_part_that_comes_changes_two_manifests_of_its_kind_and_one_that_is_no_longer_among_the_newest(
-    seed: int,
-) -> None:
+def test_a_part_that_comes_changes_two_manifests_of_its_kind_and_one_that_is_large_by_then(seed: int) -> None:
     rng = random.Random(seed)
     parts = [part(rng, at) for at in range(1500)]
     before = {each.key for each in manifests(parts)}
@@ -61,10 +59,26 @@ def test_a_part_that_comes_changes_two_manifests_of_its_kind_and_one_that_is_no_
 def test_manifests_of_the_newest_parts_are_small_and_the_others_few() -> None:
     rng = random.Random(2)
     data = [each for each in manifests([part(rng, at) for at in range(6000)]) if each.content == DATA]
-    assert len(data) < 6000 / CUTS[DATA].among_others * 2
-    assert sum(map(len, (each.entries for each in data[-3:]))) < 2 * CUTS[DATA].newest
+    assert len(data) < 6000 / CUTS[DATA].large * 2 + 60
+    assert sum(map(len, (each.entries for each in data[-3:]))) < 9 * CUTS[DATA].small
     for cut in CUTS.values():
-        assert cut.among_others % cut.among_newest == 0 and cut.newest >= 6 * cut.among_newest
+        assert cut.large % cut.small == 0
+
+
+def test_parts_that_come_write_one_manifest_of_data_each_and_of_vectors_seldom_more() -> None:
+    """With parts that come one by one, and vectors that change among the newest, as each commit of a stream brings them."""
+    random.seed(3)
+    snapshot = made_up(600)
+    written = {DATA: list[int](), DELETES: list[int]()}
+    before = {each.key for each in manifests(list(snapshot.parts.values()))}
+    for _ in range(400):
+        snapshot = after_commit(snapshot)
+        after = manifests(list(snapshot.parts.values()))
+        for content, counts in written.items():
+            counts.append(sum(each.content == content and each.key not in before for each in after))
+        before = {each.key for each in after}
+    assert set(written[DATA]) == {1} and set(written[DELETES]) <= {1, 2, 3}
+    assert sum(written[DELETES]) < 1.06 * 400
 
 
 def test_a_vector_that_comes_or_changes_changes_no_manifest_of_data() -> None:

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidSchema
+from lakebed.operations.purge import files as purge_files
 from tests.foreign.readers import comparable
 from tests.iceberg.readers import opened
+from tests.iceberg.test_readers_read_every_settled_version import also
 from tests.infra.downloads import pyspark, spark_iceberg_jars
 from tests.infra.spark_start import spark_environment
 from tests.table.test_schemas_that_move import make_world, step
@@ -66,6 +68,7 @@ def read_by_spark(asked: list[tuple[str, int]], folder: Path) -> list[pa.Table]:
 @pytest.mark.worlds
 def test_rows_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
     asked: list[tuple[str, int]] = []
     expected: list[pa.Table] = []
     for seed in worlds(8):
@@ -78,6 +81,8 @@ def test_rows_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             continue
         for _ in range(10):
             step(world)
+            if world.rng.random() < 0.2:
+                also(world)
             if world.rng.random() < 0.3:
                 world.table.settle()
                 world.table.maintenance.publish_iceberg()

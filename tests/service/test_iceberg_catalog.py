@@ -20,6 +20,7 @@ from lakebed.service import iceberg_routes
 from lakebed.service.iceberg_routes import reached_by
 from lakebed.service.iceberg_tables import DEFAULT, identifier_of
 from lakebed.service.tokens import Role
+from lakebed.storage.object_store import Folders
 from tests.iceberg.specification import check, is_as_described
 from tests.service.conftest import SCHEMA, Serve, Served
 
@@ -77,6 +78,16 @@ class Catalog:
         status, _, value = self.ask(operation, *names, query=query, role=role)
         assert status in (200, 204), value
         return value
+
+    def paged(self, size: int, operation: str, *names: str) -> list[Any]:
+        """All of a list, page by page."""
+        found, token = list[Any](), ""
+        while token is not None:
+            answer = self.get(operation, *names, query=f"pageSize={size}&pageToken={quote(token)}")
+            some = answer.get("namespaces", answer.get("identifiers"))
+            assert len(some) <= size
+            found, token = found + some, answer["next-page-token"]
+        return found
 
     def refused(self, operation: str, *names: str, **more: Any) -> tuple[int, str, str]:
         status, _, value = self.ask(operation, *names, **more)
@@ -156,20 +167,27 @@ def test_tables_are_those_that_have_published_something(catalog: Catalog) -> Non
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_pages(catalog: Catalog, size: int) -> None:
-    def paged(operation: str, *names: str) -> list[Any]:
-        found, token = list[Any](), ""
-        while token is not None:
-            answer = catalog.get(operation, *names, query=f"pageSize={size}&pageToken={quote(token)}")
-            some = answer.get("namespaces", answer.get("identifiers"))
-            assert len(some) <= size
-            found, token = found + some, answer["next-page-token"]
-        return found
-
-    assert paged("listNamespaces") == [["a"], ["default"], ["shop"]]
-    assert [each["name"] for each in paged("listTables", "a%1Fb")] == ["c", "d"]
-    assert [each["name"] for each in paged("listTables", "default")] == ["items", "plain"]
+    assert catalog.paged(size, "listNamespaces") == [["a"], ["default"], ["shop"]]
+    assert [each["name"] for each in catalog.paged(size, "listTables", "a%1Fb")] == ["c", "d"]
+    assert [each["name"] for each in catalog.paged(size, "listTables", "default")] == ["items", "plain"]
     for query in ("pageToken=%FF", "pageToken=a", "pageSize=0", "pageSize=x", "pageToken=&pageSize=-1"):
         assert catalog.refused("listTables", "shop", query=query)[:2] == (400, "BadRequestException")
+
+
+def test_a_thousand_namespaces_take_one_look_at_each_folder(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.service.iceberg_tables._LISTED_SECONDS", 3600.0)
+    expected = [[f"shop{number:03}"] for number in range(1_000)]
+    for [name] in expected:
+        (tmp_path / "lake" / name / "orders/_delta_log").mkdir(parents=True)
+    looks, below = list[str](), Folders.below
+    monkeypatch.setattr(Folders, "below", lambda self, folder="": looks.append(folder) or below(self, folder))
+    catalog = Catalog(serve(tmp_path / "lake"))
+    assert catalog.get("listNamespaces")["namespaces"] == expected
+    assert catalog.paged(300, "listNamespaces") == expected
+    assert catalog.get("namespaceExists", "shop999") is None
+    assert len(looks) == len(set(looks)) == 1 + 2 * len(expected)
 
 
 def test_a_load_gives_what_was_published(catalog: Catalog, shop: Path) -> None:

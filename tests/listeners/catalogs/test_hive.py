@@ -18,7 +18,7 @@ from lakebed.listeners.catalogs.hive import HiveClient
 from lakebed.listeners.targets import Catalog
 from tests.infra.metastore import MetastoreServer
 from tests.listeners.catalogs.catalogs import Follower
-from tests.listeners.catalogs.metastore import client_of, table_in
+from tests.listeners.catalogs.metastore import Losing, client_of, table_in
 from tests.listeners.test_listening import changes, make
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -220,6 +220,34 @@ def test_of_two_processes_the_slow_one_does_not_bring_back_what_was(lake: Lake, 
     assert list(lake.columns()) == ["id", "first", "second"]
     if moment == "before_write":
         assert client.wrote is False, "the metastore itself refused it"
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_write_whose_answer_is_lost_is_not_made_again(lake: Lake, format: str) -> None:
+    """Be it that the process goes on, or that another one begins where it had kept its position: before the write."""
+    orders = make(lake.root, "public/orders")
+    orders.set_properties({"lakebed.iceberg": "on"})
+    with Losing(lake.server.url) as losing:
+        follower = Follower(lake.root, Catalog(url=losing.url, database=lake.database, format=format))
+
+        def lost(request: bytes) -> Any:
+            orders.maintenance.publish_iceberg()
+            losing.loses, kept = request, follower.delivery.cursor
+            assert f"{losing.url} does not answer" in follower.step() and follower.behind_seconds() > 0
+            assert losing.loses == b"", f"there was no {request!r}"
+            found = lake.entry()
+            assert follower.step() == "" and follower.behind_seconds() == 0
+            assert Follower(lake.root, follower.listener.target, kept).step() == "" and lake.entry() == found
+            return found
+
+        for request in (b"create_database", b"create_table"):
+            assert (lost(request) is None) is (request == b"create_database")
+        orders.alter(add={"note": "string"})
+        assert lost(b"alter_table").parameters["lakebed.version"] == str(orders.version)
+        orders.drop()
+        losing.loses = b"drop_table"
+        assert "does not answer" in follower.step() and lake.entry() is None
+        assert follower.step() == "" and follower.behind_seconds() == 0 and lake.entry() is None
 
 
 def test_what_is_too_long_for_a_metastore_holds_up_no_table(lake: Lake) -> None:
