@@ -187,7 +187,7 @@ def is_same(before: Entry, after: Entry) -> bool:
 def merged(before: Parameters, ours: Parameters) -> dict[str, str]:
     """The parameters of an entry that is there, with ours as they should be; as before if they are so, be it of a version."""
     after = {name: value for name, value in before.items() if not is_own_parameter(name)} | dict(ours)
-    same = after | {name: before[name] for name in (VERSION, PREVIOUS_LOCATION) if name in before}
+    same = after | ({VERSION: before[VERSION]} if VERSION in before else {})
     return same if same == before else after
 
 
@@ -195,9 +195,10 @@ def locations(before: Parameters, entry: Entry) -> dict[str, str]:
     """The parameters by which an entry of Iceberg is known, and its metadata found."""
     if not entry.metadata_location:
         return {}
-    known = before.get(METADATA_LOCATION, "")
-    previous = {PREVIOUS_LOCATION: known} if known else {}
-    return {TABLE_TYPE: "ICEBERG", METADATA_LOCATION: entry.metadata_location, **previous}
+    is_known = before.get(METADATA_LOCATION) == entry.metadata_location
+    previous = before.get(PREVIOUS_LOCATION if is_known else METADATA_LOCATION)
+    found = {TABLE_TYPE: "ICEBERG", METADATA_LOCATION: entry.metadata_location}
+    return found | ({PREVIOUS_LOCATION: previous} if previous else {})
 
 
 def owned_by(is_at: Callable[[str], bool], table_id: str) -> Callable[[Parameters], bool]:

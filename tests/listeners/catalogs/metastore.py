@@ -43,6 +43,7 @@ class Losing:
 
     def __init__(self, url: str) -> None:
         self.loses = b""  # the name of the request; empty again once that was done
+        self.writes = 0
         self._metastore = urllib.parse.urlsplit(url)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"thrift://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -58,7 +59,7 @@ class Losing:
         self._listening.close()
 
     def _serve(self) -> None:
-        """One connection after the other."""
+        """Connections in turn: a new one ends the one before."""
         while True:
             try:
                 caller, _ = self._listening.accept()
@@ -71,12 +72,16 @@ class Losing:
         is_lost = False
         while True:
             ready, _, _ = select.select([caller, metastore, self._listening], [], [])
+            if self._listening in ready:
+                return
             source = caller if caller in ready else metastore
-            data = source.recv(1 << 16) if source in ready else b""
-            if is_lost and source is metastore and data:
+            data = source.recv(1 << 16)
+            if is_lost and source is metastore:
                 self.loses = b""
                 return
             if not data:
                 return
-            is_lost = is_lost or (source is caller and bool(self.loses) and self.loses in data)
+            if source is caller:
+                self.writes += any(name in data for name in (b"create_", b"alter_", b"drop_"))
+                is_lost = is_lost or bool(self.loses and self.loses in data)
             (metastore if source is caller else caller).sendall(data)
