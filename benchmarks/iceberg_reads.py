@@ -141,7 +141,7 @@ def made(folder: Path, rows: int) -> tuple[lakebed.Table, list[str], list[str]]:
         orders.settle()
     orders.maintenance.recluster(final=True)
     bases, changes = [], []
-    for path in orders.inspect.parts().sort_by("min_sort_key")["path"].to_pylist():
+    for path in orders.inspect.parts()["path"].to_pylist():
         bases.append(str(folder / f"base-{len(bases):03}.parquet"))
         pq.write_table(pq.read_table(f"{orders.path}/{path}", columns=SCHEMA.names), bases[-1])
     for _ in range(5):
