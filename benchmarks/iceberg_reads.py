@@ -105,9 +105,10 @@ def files(name):
     return [row.file_path.removeprefix("file:") for row in spark.table(f"own.{{name}}.data_files").collect()]
 bases, batches = base.split(","), changes.split(",")
 columns = spark.read.parquet(bases[0]).schema.toDDL()
-made("db.probe", 1 << 20)
+made("db.probe", 1 << 18)
 spark.read.parquet(bases[0]).coalesce(1).writeTo("own.db.probe").append()
-made("db.orders", (1 << 20) * int(group_rows) // pq.read_metadata(files("db.probe")[0]).row_group(0).num_rows)
+probe = pq.read_metadata(files("db.probe")[0])
+made("db.orders", (1 << 18) * int(group_rows) * probe.num_row_groups // probe.num_rows)
 for path in bases:
     spark.read.parquet(path).coalesce(1).writeTo("own.db.orders").append()
 spark.sql("alter table own.db.orders write locally ordered by region, ts")

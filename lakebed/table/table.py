@@ -277,8 +277,8 @@ class Table(TableReads):
                 that have a key of the rows.
 
         Returns:
-            A row for each file: path, where (table, version, detached, uncommitted, log, iceberg, quarantine, volatile, key index),
-            bytes, rows, and gone_at, which is null if the file is still there; ``note`` says why.
+            A row for each file: path, where (table, version, detached, uncommitted, log, iceberg, quarantine, volatile, key
+            index), bytes, rows, and gone_at, which is null if the file is still there; ``note`` says why.
 
         Raises:
             InvalidInput: The condition can't be used.
