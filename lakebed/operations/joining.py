@@ -31,18 +31,20 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput, VersionNotFound
-from lakebed.far_times import python_rows
+from lakebed.far_times import python_values
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part
 from lakebed.log.commit_kind import restores, settles
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
+from lakebed.operations.overwrite_since import named_key
 from lakebed.operations.region import Region
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.part_filter import NO_KEYS, KeyRanges
 from lakebed.parts.row_origins import row_versions
+from lakebed.resolve.groups import States, newest_of_groups
 from lakebed.resolve.locate import (
     IndexLocator,
     KeyLocator,
@@ -206,6 +208,12 @@ class Joining:
         lost = is_delete & _yes(pc.greater(hits[SEQUENCE_COLUMN], sequences))
         if self.detached is None:
             self._refuse_lost(coming, probes[lost])
+            keys = coming.select(list(spec.keys)).take(pa.array(np.unique(probes[is_delete])))
+            remembering = {path: self._base[path] for path in set(hits["part"].to_pylist())}
+            require_newest(
+                keys, remembering | {part.path: part}, self._read, self.storage, self.deletion_vectors,
+                ScanLocator(spec, self.storage), whose=self.whose,
+            )  # fmt: skip
             return
         tied = np.flatnonzero(is_delete & _yes(pc.equal(hits[SEQUENCE_COLUMN], sequences)))
         lost[tied] = self._are_later(hits.take(tied), part, coming_places[probes[tied]])
@@ -308,9 +316,40 @@ class Joining:
     def _named(self, rows: pa.Table, at: int) -> Mapping[str, object]:
         """The key of a row, by the users' names."""
         assert self._read is not None and self._spec is not None
-        keys = self._read.columns.to_logical(rows.select(list(self._spec.keys)).slice(at, 1))
-        [key] = python_rows(keys)
-        return key
+        return named_key(self._read, rows.select(list(self._spec.keys)).slice(at, 1))
+
+
+def require_newest(
+    keys: pa.Table,
+    parts: Mapping[str, Part],
+    snapshot: Snapshot,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+    *,
+    whose: str,
+) -> None:
+    """Raises InvalidInput naming one of the keys of which the table remembers newer values than its new row has.
+
+    Where a row has the values of several changes, some wait for a row: they would appear in it with the next change of the key.
+    ``parts``: those of the new rows, and of what is remembered, by path.
+    """
+    spec = write_spec_of(snapshot)
+    if not spec.resolves_by_group or not len(keys):
+        return
+    found = States.of_base(keys, parts, spec, storage, deletion_vectors, locator)
+    newest = newest_of_groups(found.rows, found.key, spec, is_live=found.is_live, known=len(found.rows))
+    live = np.flatnonzero(found.is_live)
+    new, hidden = found.rows.take(pa.array(live)), {group.sequence_by: group.field for group in spec.groups}
+    for name, values in newest.values(found.rows, found.key[live], spec).items():
+        for at, (remembered, own) in enumerate(zip(python_values(values), python_values(new[name]), strict=True)):
+            if repr(remembered) != repr(own):
+                key = named_key(snapshot, new.select(list(spec.keys)).slice(at, 1))
+                raise InvalidInput(
+                    f"{whose} have the key {key}, of which the table remembers {remembered!r} as a newer "
+                    f"{hidden.get(name) or snapshot.columns.logical_name(name)} than {own!r}: give the row that value, or "
+                    "leave it out"
+                )
 
 
 def _keys_of(spec: WriteSpec) -> tuple[object, ...]:

@@ -37,6 +37,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.commit_changes import discard
+from lakebed.operations.joining import require_newest
 from lakebed.operations.mutate import Matching, rows_marked_dead
 from lakebed.operations.mutation import Mutation
 from lakebed.operations.overwrite_since import Since, named_key
@@ -157,14 +158,15 @@ class Overwriting:
             for batch in read_keys(part, spec, self.storage):
                 rows = pa.Table.from_batches([batch])
                 deletes = rows.filter(pc.equal(rows[OP_COLUMN], DELETE))
-                self._refuse_lost(began, spec, new, deletes, whose)
+                self._refuse_lost(began, spec, new, part, deletes, whose)
 
     def _refuse_lost(
-        self, began: Snapshot, spec: WriteSpec, new: Mapping[str, Part], deletes: pa.Table, whose: str
+        self, began: Snapshot, spec: WriteSpec, new: Mapping[str, Part], part: Part, deletes: pa.Table, whose: str
     ) -> None:
         if not len(deletes):
             return
-        found = self.tasks.locator(spec).lookup(new, deletes.select(list(spec.keys)))
+        locator = self.tasks.locator(spec)
+        found = locator.lookup(new, deletes.select(list(spec.keys)))
         lost = pc.greater(deletes[SEQUENCE_COLUMN].take(found["probe"]), found[SEQUENCE_COLUMN])
         hits = found["probe"].filter(lost)
         if len(hits):
@@ -173,11 +175,13 @@ class Overwriting:
                 f"{whose} have the key {key}, which was deleted with a newer {began.logical_settings.sequence_by}; leave it "
                 "out, or give it one that is not older"
             )
+        keys = deletes.select(list(spec.keys)).take(found["probe"])
+        require_newest(keys, {**new, part.path: part}, began, self.storage, self.deletion_vectors, locator, whose=whose)
 
     def _proposal(self, snapshot: Snapshot, spec: WriteSpec, region: Region, since: Since) -> Proposal[int] | NotYet:
         """Steps 3 to 5."""
-        require_same_shape(spec, snapshot)
         since.follow(snapshot)
+        require_same_shape(spec, snapshot)
         going = since.going(snapshot)
         ranges = KeyRanges.of([*since.parts.values(), *going.values()] if spec.keys else (), spec, region.has)
         if spec.keys and any(map(ranges.may_meet, snapshot.tail.values())):
@@ -201,8 +205,8 @@ class Overwriting:
 
     def _proposal_of_rows(self, snapshot: Snapshot, spec: WriteSpec, region: Region, since: Since) -> Proposal[int]:
         """Steps 3 to 5, where rows leave and not whole partitions."""
-        require_same_shape(spec, snapshot)
         since.follow(snapshot)
+        require_same_shape(spec, snapshot)
         leaving, lost = since.rows(snapshot)
         vectors = self.deletion_vectors.write(lost)
         concerned = {path: snapshot.parts[path] for path in leaving}

@@ -25,9 +25,9 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.far_times import python_rows
-from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part, RemovePart, partition_key
+from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Domain, Part, RemovePart, partition_key
 from lakebed.log.commit_kind import REWRITES, kind_of, restores, truncates
-from lakebed.log.entries import Operation
+from lakebed.log.entries import PURGED, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.operations.mutate import Matching
@@ -206,6 +206,8 @@ class Since:
         kind = kind_of(commit)
         if truncates(commit) or restores(commit):
             return f"emptied or restored the table ({kind.value})"
+        if any(isinstance(action, Domain) and action.domain == PURGED for action in commit.actions):
+            return "purged rows"  # changes that would be brought once more may have been among them
         if kind not in REWRITES:
             return None
         if self.began.settings.conflict_scope == "table":
