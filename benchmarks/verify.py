@@ -161,9 +161,9 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def most_memory_mb() -> float:
-    """The most memory that this process had (Linux)."""
-    [line] = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM")]
+def most_memory_mb(pid: int | str = "self") -> float:
+    """The most memory that a process had (Linux)."""
+    [line] = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmHWM")]
     return int(line.split()[1]) / 1e3
 
 

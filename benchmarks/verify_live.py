@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 
 import lakebed
 from benchmarks.freshness import ages
-from benchmarks.verify import cpu_of
+from benchmarks.verify import cpu_of, most_memory_mb
 from benchmarks.workload import table as print_table
 from lakebed.log.actions import AddPart, CommitInfo
 from lakebed.log.conflicts import BLIND
@@ -348,7 +348,7 @@ def to_the_end(
                 its = max(its, sum(cpu_of(int(pid)) for pid in backends))
             except (FileNotFoundError, ProcessLookupError, ValueError):
                 pass  # it is over
-            time.sleep(0.5)
+            time.sleep(2)
         out.seek(0)
         report = json.loads(next(line for line in out if line.startswith("{")))
     seconds, rows = time.monotonic() - began, report["rows"]
@@ -374,11 +374,6 @@ BACKENDS = "select pid from pg_stat_activity where application_name = 'lakebed v
 def bytes_read(pid: int) -> float:
     """What a process has read, from files in memory too (Linux)."""
     return float(Path(f"/proc/{pid}/io").read_text().split("rchar: ")[1].split()[0])
-
-
-def most_memory_mb(pid: int) -> float:
-    [line] = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmHWM")]
-    return int(line.split()[1]) / 1e3
 
 
 def blocks_of(postgres: PostgresServer) -> int:

@@ -17,6 +17,7 @@ from lakebed.coordination.failing import Parked, park
 from lakebed.events import SourceLagged
 from lakebed.health.run_report import Down, RunReport, Waiting, said_here
 from lakebed.positions.point_log import Point, PointLog, TableAt
+from lakebed.positions.verified import Verified, note_verified
 from lakebed.table import internals_of
 from lakebed.ui import members, watch
 from lakebed.ui.documents import Live
@@ -51,8 +52,11 @@ def test_all_tables_of_a_database_are_listed_and_each_has_a_page(tmp_path: Path,
     assert (one["severity"], one["error"], one["is_parked"]) == ("ok", None, False)
     assert (one["figures"]["tail_rows"], one["figures"]["rows"], one["figures"]["version"]) == (2, 0, orders.version)
     assert page.of("table", one["path"])["figures"]["version"] == orders.version
+    shown = Verified(time_ms=1_800_000_000_000, outcome="equal", position="0/1", version=orders.version)
+    note_verified(internals_of(orders).log, shown)
     orders.settle()
-    wait_until(lambda: rows(page)["public.orders"]["figures"]["rows"] == 2)
+    one = wait_until(lambda: (now := rows(page)["public.orders"])["figures"]["rows"] == 2 and now)
+    assert (one["verified"], one["verified_ms"]) == ("equal to the source at 0/1", shown.time_ms)
 
 
 def test_tables_come_and_go(tmp_path: Path, serve_database: ServeDatabase) -> None:

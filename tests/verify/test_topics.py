@@ -147,6 +147,10 @@ def test_columns_that_were_renamed_in_the_table_are_so_in_its_copy(
     assert main(["verify", str(shop.file), "--topics", "--format", "json"]) == 0
     [found] = map(json.loads, capsys.readouterr().out.splitlines())
     assert (found["outcome"], found["rows"], found["left_out"]) == ("equal", 61, {})
+    shop.table.alter(add={"at": "timestamp"})
+    shop.table.set_properties({"lakebed.ttl": "at: 90 days"})
+    main(["verify", str(shop.file), "--topics"])
+    assert "public.orders: not compared: its rows expire" in capsys.readouterr().out
 
 
 def test_a_truncate_and_records_in_the_quarantine_are_no_difference(

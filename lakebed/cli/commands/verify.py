@@ -29,7 +29,7 @@ def add_to(commands: Commands) -> None:
     verify.add_argument(
         "path", metavar="FILE", help="the pipeline file of the database; with --against and --self the path of a table"
     )
-    verify.add_argument("tables", nargs="*", metavar="TABLE", help="such as public.orders (default: all)")
+    verify.add_argument("tables", nargs="*", default=(), metavar="TABLE", help="such as public.orders (default: all)")
     verify.add_argument(
         "--rows-per-second",
         type=positive,

@@ -146,7 +146,7 @@ def _moment(kind: str) -> Rule:
     )
 
 
-_CLOCK = "(case when contains({}, '.') then rtrim(rtrim({}, '0'), '.') else {} end)"
+_TRIMMED = "(case when contains({}, '.') then rtrim(rtrim({}, '0'), '.') else {} end)"
 _INTERVAL = (
     "((date_part('year', {}) * 12 + date_part('month', {}))::bigint * 2629800000000 + date_part('day', {})::bigint * "
     "86400000000 + date_part('hour', {})::bigint * 3600000000 + date_part('minute', {})::bigint * 60000000 + "
@@ -202,10 +202,14 @@ _AS_TEXT: dict[str, Rule] = {
     "jsonb": replace(_TEXT, judge=same_json),
     "inet": Rule(source=_PRINTED, lake="{}", is_free=True),
     "cidr": Rule(source=_PRINTED, lake="{}", is_free=True),
-    "numeric": Rule(source=_PLAIN, lake="{}", judge=same_number),
+    "numeric": Rule(
+        source="(case when scale({}) > 0 then rtrim(rtrim({}::text, '0'), '.') else {}::text end)",
+        lake=_TRIMMED,
+        judge=same_number,
+    ),
     "money": Rule(source="{}::numeric::text", lake="{}", judge=same_number),
-    "time": Rule(source=_PLAIN, lake=put(_CLOCK, "rtrim({}, 'Z')")),
-    "timetz": Rule(source="({} at time zone 'UTC')::time::text", lake=put(_CLOCK, "rtrim({}, 'Z')")),
+    "time": Rule(source=_PLAIN, lake=put(_TRIMMED, "rtrim({}, 'Z')")),
+    "timetz": Rule(source="({} at time zone 'UTC')::time::text", lake=put(_TRIMMED, "rtrim({}, 'Z')")),
     "hstore": Rule(source=_HSTORE, lake=f"{PAIRS_OF_JSON}({{}})", is_free=True),
 }
 _NEVER_TEXT = frozenset({"bytea", "bit", "varbit", "date", "timestamp", "timestamptz", "interval", "float4", "float8"})
