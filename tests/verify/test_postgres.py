@@ -39,6 +39,8 @@ create table moments (k timestamptz primary key, v text);
 insert into moments values ('infinity', 'a'), ('1969-12-31 23:59:59.999999+00', 'b'), ('1960-01-01 00:00:00.5+00', 'c');
 create table pairs (k int primary key, v hstore, twice int generated always as (k * 2) stored);
 insert into pairs values (1, 'b=>"x\\"y", a=>null'), (2, '');
+create table arrays (k int primary key, v int[]);
+insert into arrays values (1, '{1,null,3}'), (2, '{}'), (3, '{null}'), (4, null), (5, '{1,3}'), (6, '{{1,2},{3,4}}');
 create table hidden (k int primary key, v text); insert into hidden values (1, 'a'), (2, 'b');
 alter table hidden enable row level security; create policy half on hidden using (k = 1);
 create schema other;
@@ -132,6 +134,33 @@ def test_pairs_are_read_whatever_the_search_path_is(server: PostgresServer, tmp_
     rows = [{"k": 1, "v": '{"a": null, "b": "x\\"y"}'}, {"k": 2, "v": "{}"}]
     table = made(tmp_path / "t", rows, {"k": pa.int32()}, pa.string())
     assert compared(url(server, "misled"), "pairs", table).keys == 0
+
+
+def test_elements_of_arrays_are_compared_one_by_one(server: PostgresServer, tmp_path: Path) -> None:
+    values = ([1, None, 3], [], [None], None, [1, 3], [1, 2, 3, 4])
+    rows = [{"k": number, "v": value} for number, value in enumerate(values, 1)]
+    table = made(tmp_path / "t", rows, {"k": pa.int32()}, pa.list_(pa.int32()))
+    assert compared(url(server), "arrays", table).keys == 0
+    others = ([1, 3], [None], [], [], [1, None, 3], [1, 2, 3])
+    table.apply([{"k": number, "v": value} for number, value in enumerate(others, 1)])
+    assert compared(url(server), "arrays", table).differing_keys == len(others)
+
+
+def test_numbers_need_no_zeros_at_their_end(server: PostgresServer, tmp_path: Path) -> None:
+    values = {"0.000": "0", "1.50": "1.5", "-100": "-100", "10.0": "10.00", "NaN": "NaN"}
+    pairs = ", ".join(f"({number}, '{value}')" for number, value in enumerate(values))
+    server.sql(f"create table numbers (k int primary key, v numeric); insert into numbers values {pairs}", NAME)
+    rows = [{"k": number, "v": value} for number, value in enumerate(values.values())]
+    table = made(tmp_path / "t", rows, {"k": pa.int32()}, pa.string())
+    assert compared(url(server), "numbers", table).keys == 0
+
+
+def test_a_standby_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Database(url(server))) as database:
+        assert database.position() > 0
+        monkeypatch.setattr(database, "all", lambda query: [(True,)])
+        with pytest.raises(InvalidInput, match="the database is a standby"):
+            database.position()
 
 
 def test_a_key_with_a_character_that_the_database_can_not_have_is_found_and_removed(

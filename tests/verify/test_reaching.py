@@ -15,6 +15,7 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import Position, entry_of
+from lakebed.verify.sources.postgres import Database, SlotConnector
 from lakebed.verify.sources.reaching import Reaching
 from tests.internals import log_of
 
@@ -142,3 +143,16 @@ def test_a_connector_or_a_pipeline_that_stands_is_named(table: lakebed.Table) ->
     read_up_to(table, 3)
     with pytest.raises(Retry, match=r"partition 0 of shop.public.orders up to offset 3, and 10 is needed"):
         Surroundings(table, confirmed=100).reaching().reach(100)
+
+
+def test_a_slot_confirms_what_is_below_its_place() -> None:
+    class OfOneSlot(Database):
+        def __init__(self) -> None: ...
+
+        def slots(self) -> dict[str, int]:
+            return {"shop": 10}
+
+    connector = SlotConnector(OfOneSlot(), "shop")
+    assert [bool(connector.missing(position)) for position in (9, 10, 11)] == [False, False, True]
+    with pytest.raises(InvalidInput, match="the replication slot gone is gone"):
+        SlotConnector(OfOneSlot(), "gone").missing(9)

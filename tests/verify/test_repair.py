@@ -326,3 +326,9 @@ def test_a_repair_says_nothing_of_rows_that_were_not_compared() -> None:
     noted = verified_by(cut)
     assert (cut.outcome, noted.outcome, noted.differing, noted.position) == ("differs", "differs", 2, "1/0")
     assert "  it ended after 2 differences: rows behind them were not compared" in list(lines(cut))
+
+
+def test_a_snapshot_is_reported_at_its_own_position() -> None:
+    report = TableReport(table="t", outcome="equal", first_position=1 << 32, last_position=1 << 33)
+    assert next(lines(report)) == "t: equal to the source at 2/0"
+    assert next(lines(replace(report, is_of_snapshot=True))) == "t: equal to the source as it was at 1/0"

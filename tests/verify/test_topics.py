@@ -153,6 +153,18 @@ def test_columns_that_were_renamed_in_the_table_are_so_in_its_copy(
     assert "public.orders: not compared: its rows expire" in capsys.readouterr().out
 
 
+def test_an_order_that_has_begun_again_has_begun_again_in_the_copy(kafka: KafkaServer, tmp_path: Path) -> None:
+    shop = Shop(kafka, tmp_path, "restarted_topics")
+    many(shop)
+    shop.follow()
+    shop.table.maintenance.restart_order()
+    shop.written = 0
+    shop.write(("u", 30, "of a new server"))
+    shop.follow()
+    assert shop.table.lookup([30])["note"].to_pylist() == ["of a new server"]
+    assert main(["verify", str(shop.file), "--topics"]) == 0
+
+
 def test_a_truncate_and_records_in_the_quarantine_are_no_difference(
     kafka: KafkaServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
