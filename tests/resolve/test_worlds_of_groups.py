@@ -310,10 +310,7 @@ class World:
 
     def visible(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row as readers see it."""
-        return {
-            self.names[name]: value for name, value in row.items()
-            if name in self.names and (name != "changed" or value != NEVER)
-        }  # fmt: skip
+        return {self.names[name]: value for name, value in row.items() if name in self.names}
 
     def check(self) -> None:
         expected = [self.visible(row) for row in self.join.rows()]
