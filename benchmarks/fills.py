@@ -10,10 +10,10 @@ existing rows come in as whole rows and as rows of two columns (key and one more
 
 With ``--groups`` the filled column is a group with an order of its own, so rows are resolved by group, whole ones too.
 
-Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, the CPU
-seconds of the settle and of the batch before it (of which whole rows write more, and fills less), the rows of the base that the
-settle replaced, and the bytes that the process has read meanwhile (``rchar`` of /proc/self/io: from files, in the page cache or
-not). After each step the rows are compared with what they must be.
+Printed are the seconds of a settle and its CPU seconds; these with those of the batch before it (of which whole rows write more,
+and fills less); the CPU seconds of the first read of the tail and of the next one; the rows of the base that the settle replaced;
+and the bytes that the process has read meanwhile (``rchar`` of /proc/self/io: from files, in the page cache or not). Each is the
+median of the rounds. After each step the rows are compared with what they must be.
 
 Last, the *floor* for keys of a narrow range: the CPU seconds that Arrow takes to decode the columns that were not sent, of the
 row groups with these keys, and to write so many whole rows, and the bytes of these columns. Whoever completes rows does both.
@@ -76,8 +76,8 @@ def main() -> None:
                 "CPU s",
                 "with its batch",
                 "settle MB read",
-                "first read s",
-                "next read s",
+                "first read CPU s",
+                "next read CPU s",
                 "read MB",
             ],
             rows,
@@ -135,7 +135,7 @@ def _round(orders: lakebed.Table, args: argparse.Namespace, number: int, where: 
     amount = float(next(_AMOUNTS))
     keys = _keys(rng, args.rows, READ_CHANGES, where)
     _apply(orders, _changes(orders, keys, amount, kind), kind)
-    first, _, bytes_read = _timed(orders.to_arrow)
+    _, first, bytes_read = _timed(orders.to_arrow)
     found = _timed(orders.to_arrow)
     _check(orders, keys, amount)
     orders.settle()
@@ -147,7 +147,7 @@ def _round(orders: lakebed.Table, args: argparse.Namespace, number: int, where: 
     _check(orders, keys, amount)
     orders.maintenance.compact()
     replaced = float(results[0].rows_marked_dead)
-    return replaced, seconds, cpu_seconds, batch_seconds + cpu_seconds, settled / 1e6, first, found[0], bytes_read / 1e6
+    return replaced, seconds, cpu_seconds, batch_seconds + cpu_seconds, settled / 1e6, first, found[1], bytes_read / 1e6
 
 
 def _keys(rng: np.random.Generator, rows: int, count: int, where: str) -> npt.NDArray[np.int64]:
