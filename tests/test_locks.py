@@ -52,7 +52,8 @@ QUICK = {
     ("ui/documents.py", "_lock"): "what this process knows of tables, for the page",
     ("ui/watch.py", "_lock"): "which tables are watched for their own pages",
     ("ui/watch.py", "_changed"): "what was seen last",
-    ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
+    ("view/merge_on_read.py", "_lock"): "which views there are, and what they show",
+    ("view/pinned.py", "_lock"): "the version that was resolved last",
 }
 
 LONG = {

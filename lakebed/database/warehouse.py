@@ -38,7 +38,7 @@ from lakebed.storage.roots import local_file
 from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table
 from lakebed.view.arrow_scan import register_view, without_dead_rows
-from lakebed.view.merge_on_read import Pinned
+from lakebed.view.pinned import Pinned
 from lakebed.view.query_reads import epoch_ms, failures, snapshot_at
 
 if TYPE_CHECKING:

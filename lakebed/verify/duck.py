@@ -60,7 +60,7 @@ class TableRelation:
         assert snapshot is not None, "no version was reached"
         storage, mapping = self._internals.storage, snapshot.columns
         storage.attach(connection)
-        pinned = self._internals.view.pinned_for_others(snapshot)
+        pinned = self._internals.view.pin(snapshot, on_this_host=False)
         files = parts_that_may_match(connection, pinned.files, mapping.stored, where, None, mapping)
         with naming_unreadable([each.path for each in files]):
             require_intact_reads(files, storage, snapshot.settings.verify_reads)

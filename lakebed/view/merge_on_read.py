@@ -1,12 +1,7 @@
 """The merge-on-read view: the base, minus the keys of the tail, plus the tail's newest rows, at one version.
 
-1. The tail of the snapshot is resolved against the base (``resolve.resolve``), exactly as a settle does, but nothing is
-   committed. The result is the dead rows of each part.
-2. Spark or DuckDB reads the base and the tail's parts, each with its dead rows, as if the tail were settled. Materialized
-   parts on this host are read in place of the parts that they were merged from.
-
-So a view of a settled table is a plain read, and a view with a tail costs one additional look-up of the tail's keys. The
-newest resolution is kept, so reading the same version again resolves nothing.
+Spark or DuckDB reads the base and the tail's parts, each with its dead rows, as if the tail were settled (``pinned``). So a view
+of a settled table is a plain read, and a view with a tail costs one additional look-up of the tail's keys.
 """
 
 from __future__ import annotations
@@ -15,29 +10,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from lakebed import events
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.log.actions import ChangePart, Part
-from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
-from lakebed.merge.materialized import LocalParts, Materialized, overlay
+from lakebed.merge.materialized import LocalParts
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import naming_damaged, require_intact, require_intact_reads
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
-from lakebed.resolve.counted_tail import crowded_keys_of
 from lakebed.resolve.locate import ReadLocator
 from lakebed.resolve.resolution import Resolution
-from lakebed.resolve.resolve import resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sparks.jvm import is_on_one_machine
 from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
@@ -48,6 +39,7 @@ from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import ScanFile, columns_wanted, register_view, to_arrow, without_dead_rows
 from lakebed.view.lookup import rows_with, values_to_find
+from lakebed.view.pinned import Pinned, Pins
 from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 
 if TYPE_CHECKING:
@@ -55,21 +47,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _logger = logging.getLogger("lakebed.view")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
-    """The files and rows that a version is read from. Reads of the ``stale`` parts are counted.
-
-    ``local``: the materialized parts that were there.
-    """
-
-    version: int
-    on_this_host: bool
-    local: frozenset[str]
-    files: tuple[ScanFile, ...]
-    completed: pa.Table | None
-    stale: frozenset[str]
 
 
 class TableView:
@@ -89,15 +66,13 @@ class TableView:
         """``statistics``: a cache of parts' statistics; ``local``: materialized parts, read in place of their sources."""
         self._root = root
         self._storage = storage
-        self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._reads = reads
         self._statistics = statistics
         self._local = local
-        self._table_id = ""
-        self._newest: Pinned | None = None
+        self._pins = Pins(storage, deletion_vectors, locator, reads, local)
         self._registered: dict[str, SparkSession] = {}
-        self._shown: dict[str, tuple[int, frozenset[str]]] = {}  # the version, and the materialized parts in it
+        self._shown: dict[str, tuple[str, int, frozenset[str]]] = {}  # the table, the version, materialized parts in it
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
 
@@ -111,9 +86,7 @@ class TableView:
         # Readers without Spark need not wait for its import.
         from lakebed.view.spark_scan import reads_in
 
-        on_this_host = is_on_one_machine(spark)
-        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
-            pinned = self.pin(snapshot, on_this_host)
+        pinned = self.pin(snapshot, is_on_one_machine(spark))
         frame = self._scan(spark, snapshot, pinned.files, counts_reads=bool(pinned.stale), hidden=hidden)
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
@@ -127,8 +100,7 @@ class TableView:
     ) -> DataFrame:
         """The live rows of parts, in the columns of a version. The log need not list the parts. ``places``: see ``scan``."""
         some = replace(snapshot, parts={part.path: part for part in parts}, tail={})
-        files = self._files(some, Resolution(), write_spec_of(some), ())
-        return self._scan(spark, some, files, counts_reads=False, places=places)
+        return self._scan(spark, some, self._pins.files(some, Resolution()), counts_reads=False, places=places)
 
     def _scan(
         self,
@@ -276,7 +248,7 @@ class TableView:
     def _read(self, snapshot: Snapshot, read: Callable[[Pinned], pa.Table]) -> pa.Table:
         """Read with this host's materialized parts; if one of them is damaged, read without them."""
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
-            pinned = self.pin(snapshot)
+            pinned = self._pins.pin(snapshot, on_this_host=True)
             local = [path for file in pinned.files if (path := local_file(file.path))]
             try:
                 with naming_unreadable(local):
@@ -291,7 +263,15 @@ class TableView:
                     raise
                 _logger.warning("a read with materialized parts failed and is repeated without them: %s", error)
                 self._local.give_up_damaged(local)
-            return read(self.pin(snapshot, on_this_host=False))
+            return read(self._pins.pin(snapshot, on_this_host=False))
+
+    def pin(self, snapshot: Snapshot, on_this_host: bool = True) -> Pinned:
+        """What a version is read from. Not ``on_this_host``: what readers on others read, which is committed.
+
+        Raises Corrupt with the path of a file that is missing or damaged.
+        """
+        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
+            return self._pins.pin(snapshot, on_this_host)
 
     def rows_for_sql(
         self,
@@ -342,8 +322,8 @@ class TableView:
     ) -> tuple[pa.Table, int]:
         """The rows of ``rows_for_sql`` with these keys, in these logical columns (None: all), and of how many parts."""
         spec = write_spec_of(snapshot)
-        resolution = self._resolved(snapshot, spec, keys)
-        every, schema = self._files(snapshot, resolution, spec, ()), pa.schema([*snapshot.schema, *hidden])
+        resolution = self._pins.resolved(snapshot, spec, keys)
+        every, schema = self._pins.files(snapshot, resolution), pa.schema([*snapshot.schema, *hidden])
         files = parts_that_may_hold(connect(), every, snapshot.schema, keys, self._statistics)
         wanted = snapshot.schema.names if columns is None else snapshot.columns.stored_names(columns)
         rows = rows_with(
@@ -372,121 +352,24 @@ class TableView:
         """
         with self._refreshing:
             with self._lock:
-                self._forget_another_table(snapshot)
                 registered = dict(self._registered)
-            local = _files_of(self._local.load()) if registered else frozenset()
+            local = self._pins.local() if registered else frozenset()
             for name, spark in registered.items():
-                version, read = self._shown.get(name, (-1, local))
-                if version < snapshot.version or (version == snapshot.version and read != local):
+                table_id, version, read = self._shown.get(name, ("", -1, local))
+                is_newer = table_id != snapshot.metadata.id or version < snapshot.version
+                if is_newer or (version == snapshot.version and read != local):
                     self._refresh(name, spark, snapshot, local)
 
     def _refresh(self, name: str, spark: SparkSession, snapshot: Snapshot, local: frozenset[str]) -> None:
         started = time.perf_counter()
         self.dataframe(spark, snapshot).createOrReplaceTempView(name)
         with self._lock:
-            self._shown[name] = snapshot.version, local
+            self._shown[name] = snapshot.metadata.id, snapshot.version, local
         events.emit(
             events.ViewRefreshed(
                 table=self._root, view=name, version=snapshot.version, seconds=time.perf_counter() - started
             )
         )
-
-    def _forget_another_table(self, snapshot: Snapshot) -> None:
-        """Forgets all versions if the table was dropped and created again in the same place: they belong to the old table."""
-        if self._table_id != snapshot.metadata.id:
-            self._table_id = snapshot.metadata.id
-            self._newest = None
-            self._shown.clear()
-
-    def pinned_for_others(self, snapshot: Snapshot) -> Pinned:
-        """What readers on other hosts read a version from. Raises Corrupt with the path of a file that is missing or damaged."""
-        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
-            return self.pin(snapshot, on_this_host=False)
-
-    def pin(self, snapshot: Snapshot, on_this_host: bool = True) -> Pinned:
-        local_parts = self._local.load() if on_this_host else ()
-        local = _files_of(local_parts)
-        with self._lock:
-            self._forget_another_table(snapshot)
-            newest = self._newest
-            if newest and (newest.version, newest.on_this_host, newest.local) == (
-                snapshot.version,
-                on_this_host,
-                local,
-            ):
-                return newest
-        spec = write_spec_of(snapshot)
-        resolution = self._resolved(snapshot, spec)
-        pinned = Pinned(
-            version=snapshot.version,
-            on_this_host=on_this_host,
-            local=local,
-            files=self._files(snapshot, resolution, spec, local_parts),
-            completed=resolution.completed,
-            stale=self._reads.counted_parts(snapshot),
-        )
-        with self._lock:
-            newest = self._newest
-            if newest is None or (pinned.version, on_this_host) >= (newest.version, newest.on_this_host):
-                self._newest = pinned
-        return pinned
-
-    def _resolved(self, snapshot: Snapshot, spec: WriteSpec, among: pa.Table | None = None) -> Resolution:
-        if not snapshot.tail:
-            return Resolution()
-        return resolve(
-            snapshot.parts,
-            snapshot.tail_in_order(),
-            spec,
-            self._storage,
-            self._deletion_vectors,
-            self._locator(spec),
-            crowded=crowded_keys_of(snapshot),
-            among=among,
-        )
-
-    def _files(
-        self, snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, local_parts: Sequence[Materialized]
-    ) -> tuple[ScanFile, ...]:
-        def dead_of(part: Part) -> BitMap64:
-            return resolution.base_dead.get(part.path) or self._deletion_vectors.of(part)
-
-        overlaid, substitutes = overlay(snapshot, local_parts, dead_of)
-        out = []
-        for part in overlaid.parts.values():
-            dead = resolution.base_dead.get(part.path)
-            if part.path in substitutes:
-                dead = substitutes[part.path].dead
-            if dead is not None and len(dead) == part.rows:
-                continue
-            if dead is None and part.deletion_vector:
-                if part.dead_rows == part.rows:
-                    continue
-                dead = self._deletion_vectors.of(part)
-            committed = part.deletion_vector if part.path not in resolution.base_dead else None
-            out.append(_file_of(part, dead, committed))
-        for change_part in resolution.change_parts:
-            dead = resolution.tail_dead.get(change_part.path)
-            if dead is None or len(dead) < change_part.rows:
-                out.append(_file_of(change_part, dead, None))
-        return tuple(out)
-
-
-def _file_of(part: Part | ChangePart, dead: BitMap64 | None, committed: DeletionVector | None) -> ScanFile:
-    return ScanFile(
-        path=part.path,
-        bytes=part.bytes,
-        rows=part.rows,
-        partition_values=part.partition_values,
-        dead=dead,
-        deletion_vector=committed,
-        stats=part.stats,
-        checksum=part.checksum,
-    )
-
-
-def _files_of(local_parts: Sequence[Materialized]) -> frozenset[str]:
-    return frozenset(part.path for one in local_parts for part in one.parts)
 
 
 def _paths(snapshot: Snapshot) -> list[str]:

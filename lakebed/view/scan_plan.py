@@ -55,7 +55,7 @@ def plan_scan(
             live = [part for part in snapshot.parts.values() if not part.dead_rows or part.dead_rows != part.rows]
             parts = parts_that_may_match(connection, live, mapping.stored, condition, statistics, mapping)
             return _ScanPlan(files=tuple(map(_file_of, parts)), files_of_version=len(live), completed=None)
-        pinned = view.pinned_for_others(snapshot)
+        pinned = view.pin(snapshot, on_this_host=False)
         kept = parts_that_may_match(connection, pinned.files, mapping.stored, condition, statistics, mapping)
     return _ScanPlan(files=tuple(kept), files_of_version=len(pinned.files), completed=pinned.completed)
 
