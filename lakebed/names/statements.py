@@ -213,11 +213,10 @@ class _Changes:
     def _here(self, rows: pa.Table, snapshot: Snapshot) -> DataFrame:
         """Few rows of the table: what Spark computes of them is one task.
 
-        As a checkpoint, because rules of Spark go through each row that a plan itself has. It has the size of the rows: of
-        unknown ones Spark takes the size for large, and plans shuffles.
+        The limit tells Spark their number: of unknown rows it takes the size for large, and plans shuffles.
         """
         frame = frame_of(self._statement.session, rows, snapshot.metadata.schema_string)
-        return frame.localCheckpoint(eager=False).coalesce(1)
+        return frame.coalesce(1).limit(len(rows))
 
     def _looked_up(
         self,

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.log.snapshot import Snapshot
+from lakebed.sparks.jvm import jvm_of
 from lakebed.sparks.versions import spark_version
 from lakebed.view.merge_on_read import TableView
 from tests.names.conftest import Sql
@@ -101,6 +102,18 @@ def test_a_merge_reads_the_columns_that_it_speaks_of(
     sql(f"{merge} and t.region = 'Y' then update set *")
     assert asked == [{"id"}, {"id", "n"}, {"id", "n"}, {"id", "region"}]
     assert sql(ROWS) == [(1, "a", 10), (2, "y", 9), (3, "c", 30)]
+
+
+def test_a_merge_of_few_rows_is_two_jobs_without_a_shuffle(
+    spark: SparkSession, sql: Sql, orders: lakebed.Table
+) -> None:
+    scheduler = jvm_of(spark).org.apache.spark.SparkContext.getOrCreate().dagScheduler()
+    before = scheduler.numTotalJobs(), scheduler.nextStageId()
+    sql(
+        "merge into lake.shop.orders t using (select * from values (1, 'x', 5), (9, 'z', 9) as s(id, region, n)) s "
+        "on t.id = s.id when matched then update set * when not matched then insert *"
+    )
+    assert (scheduler.numTotalJobs() - before[0], scheduler.nextStageId() - before[1]) == (2, 2)
 
 
 def test_a_merge_may_say_what_becomes_of_rows_that_the_source_lacks(sql: Sql, orders: lakebed.Table) -> None:
