@@ -7,7 +7,11 @@
 3. ``merge``: MERGE INTO with UPDATE SET * and INSERT * (a tenth of the rows is new) from a source of changed rows, whose keys are
    neighbours or spread over the table, into a table by lakebed and into a Delta table with the same rows, by turns.
 
-Each figure is the median of the rounds, in seconds; each round goes on where the last one ended.
+4. ``floor``: what Spark alone takes for what a MERGE asks of it, two queries whose results come to Python as Arrow: the keys of
+   the source, and a join of the source with the rows that have them, both in the driver's memory.
+
+Each figure is the median of the rounds, in seconds. Both sides of a round run in turn, each first in every second one; each round
+goes on where the last one ended. CPU is that of Python and the JVM.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +30,10 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed
+from benchmarks.verify import cpu_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = pa.schema(
     [
@@ -43,6 +49,7 @@ QUERIES = {
     "selective": "select sum(amount) from {} where id between 1000 and 3000",
     "point": "select * from {} where id = 12345",
 }
+MERGE = "merge into {} t using changes s on t.id = s.id when matched then update set * when not matched then insert *"
 CHUNK = 1_000_000
 
 
@@ -84,17 +91,36 @@ def made(ids: np.ndarray, salt: int) -> pa.Table:
     )
 
 
-def timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+class Clock:
+    """Times work in seconds, and in seconds of CPU of this process and its JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        assert spark._jvm is not None
+        self._jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+
+    def __call__(self, work: Callable[[], object]) -> tuple[float, float]:
+        start, cpu = time.perf_counter(), self._cpu()
+        work()
+        return time.perf_counter() - start, self._cpu() - cpu
+
+    def _cpu(self) -> float:
+        return time.process_time() + cpu_of(self._jvm)
+
+
+def interval(ratios: list[float]) -> str:
+    """Between what the median of such ratios is, at 95 %."""
+    ratios = sorted(ratios)
+    out = max(0, int((len(ratios) - 1.96 * len(ratios) ** 0.5) / 2))
+    return f"{ratios[out]:.2f} to {ratios[-1 - out]:.2f}"
 
 
 def select(spark: SparkSession, folder: Path, rows: int, rounds: int) -> None:
-    table = lakebed.open(folder / "shop" / "orders")
+    table, clock = lakebed.open(folder / "shop" / "orders"), Clock(spark)
     table.apply(made(np.random.default_rng(1).choice(rows, 20_000, replace=False), 1))
     print(f"\n### SELECT on {rows:,} rows and a tail of 20,000 changes, seconds\n")
-    print("| query | Table.read | by name | ratio |\n| --- | --- | --- | --- |")
+    print(
+        "| query | Table.read | by name | ratio | interval of 95 % | ratio of CPU |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for name, query in QUERIES.items():
 
         def by_read(query: str = query) -> object:
@@ -104,46 +130,71 @@ def select(spark: SparkSession, folder: Path, rows: int, rounds: int) -> None:
         def by_name(query: str = query) -> object:
             return spark.sql(query.format("lake.shop.orders")).collect()
 
-        by_read()
-        by_name()
-        pairs = [(timed(by_read), timed(by_name)) for _ in range(5 * rounds)]
-        read, named = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"| {name} | {read:.3f} | {named:.3f} | {named / read:.2f} |")
+        pairs = in_turn(clock, by_read, by_name, 5 * rounds)
+        read, named = (statistics.median(seconds for seconds, _ in side) for side in pairs)
+        ratios = [its[0] / its_read[0] for its_read, its in zip(*pairs, strict=True)]
+        cpu = sum(each for _, each in pairs[1]) / sum(each for _, each in pairs[0])
+        print(
+            f"| {name} | {read:.3f} | {named:.3f} | {statistics.median(ratios):.2f} | {interval(ratios)} | {cpu:.2f} |"
+        )
     table.settle()
 
 
+def in_turn(
+    clock: Clock, one: Callable[[], object], other: Callable[[], object], rounds: int
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Both are timed in each round, after one that warms up."""
+    found: dict[Callable[[], object], list[tuple[float, float]]] = {one: [], other: []}
+    for number in range(rounds + 1):
+        for work in (one, other) if number % 2 else (other, one):
+            found[work].append(clock(work))
+    return found[one][1:], found[other][1:]
+
+
 def merge(spark: SparkSession, folder: Path, rows: int, changes: int, rounds: int) -> None:
+    clock, generator, statement = Clock(spark), np.random.default_rng(7), MERGE
     print(f"\n### MERGE INTO {rows:,} rows of {changes:,} rows, seconds\n")
-    print("| keys | lakebed | rows read | Delta | ratio |\n| --- | --- | --- | --- | --- |")
-    statement = (
-        "merge into {} t using changes s on t.id = s.id when matched then update set * when not matched then insert *"
+    print(
+        "| keys | lakebed | rows read | Delta | ratio | ratio of CPU | floor |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
-    generator = np.random.default_rng(7)
+    old, new = changes - changes // 10, changes // 10
     for spread in ("neighbours", "random"):
-        seconds: dict[str, list[float]] = {"lake.shop.orders": [], f"delta.`{folder}/delta`": []}
-        read = None
+        ours, theirs, floors, read = list[tuple[float, float]](), list[tuple[float, float]](), list[float](), 0
         for number in range(rounds + 1):  # the first one warms up
-            old = changes - changes // 10
             start = int(generator.integers(0, rows - old))
-            ids = (
-                np.arange(start, start + old) if spread == "neighbours" else generator.choice(rows, old, replace=False)
-            )
-            new = (
-                10 * rows + number * changes + np.arange(changes // 10) + (changes * 1000 if spread == "random" else 0)
-            )
-            spark.createDataFrame(made(np.concatenate([ids, new]), number)).createOrReplaceTempView("changes")
-            for target, all in seconds.items():
-                begun = time.perf_counter()
-                (result,) = spark.sql(statement.format(target)).collect()
-                if number:
-                    all.append(time.perf_counter() - begun)
-                if target.startswith("lake"):
-                    read = result["num_rows_read"]
-        ours, theirs = (statistics.median(all) for all in seconds.values())
-        print(f"| {spread} | {ours:.2f} | {read:,} | {theirs:.2f} | {theirs / ours:.1f} |")
+            near = spread == "neighbours"
+            ids = np.arange(start, start + old) if near else generator.choice(rows, old, replace=False)
+            fresh = 10 * rows + number * changes + np.arange(new) + (0 if near else changes * 1000)
+            source = spark.createDataFrame(made(np.concatenate([ids, fresh]), number))
+            source.createOrReplaceTempView("changes")
+
+            def by_lakebed() -> None:
+                nonlocal read
+                read = spark.sql(statement.format("lake.shop.orders")).collect()[0]["num_rows_read"]
+
+            def by_delta() -> None:
+                spark.sql(statement.format(f"delta.`{folder}/delta`")).collect()
+
+            for work, found in ((by_lakebed, ours), (by_delta, theirs))[:: 1 if number % 2 else -1]:
+                found.append(clock(work))
+            floors.append(clock(partial(floor, source, pa.table({"key": ids})))[0])
+        seconds, cpu = ([statistics.median(one[of] for one in side[1:]) for side in (ours, theirs)] for of in (0, 1))
+        print(
+            f"| {spread} | {seconds[0]:.2f} | {read:,} | {seconds[1]:.2f} | {seconds[1] / seconds[0]:.1f} | "
+            f"{cpu[1] / cpu[0]:.1f} | {statistics.median(floors[1:]):.2f} |"
+        )
+
+
+def floor(source: DataFrame, there: pa.Table) -> None:
+    """What Spark has to do in any case for a MERGE that it computes of these rows."""
+    from pyspark.sql.functions import expr
+
+    source.select("id").toArrow()
+    source.join(source.sparkSession.createDataFrame(there), expr("id = key"), "left").toArrow()
 
 
 def plan(spark: SparkSession, folder: Path, parts: int, rounds: int) -> None:
+    clock = Clock(spark)
     table = lakebed.create(folder / "shop" / "many", SCHEMA, keys=["id"])
     for start in range(parts):
         table.apply(made(np.arange(start * 10, start * 10 + 10), start))
@@ -168,7 +219,7 @@ def plan(spark: SparkSession, folder: Path, parts: int, rounds: int) -> None:
             for one, taken in seconds.items():
                 if commits:
                     table.apply(made(np.arange(number, number + 10), number))
-                taken.append(timed(one))
+                taken.append(clock(one)[0])
         figures = " | ".join(f"{statistics.median(taken[1:]):.3f}" for taken in seconds.values())
         print(f"| {'after a commit' if commits else 'the version known'} | {figures} |")
 
