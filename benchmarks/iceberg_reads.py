@@ -7,8 +7,9 @@ has read the table before; the bytes are those that the process has read (``rcha
 lakebed does not verify what it reads here, as on S3.
 
 Beside them is a table with the same rows that Spark with Iceberg has written by itself: the same base file by file, the same
-changes by ``MERGE``, with vectors, in the same order, in row groups of as many rows. What it reads of that one, nobody's files
-spare it. A second table says how many files and row groups may have rows of a query, by their footers, and how large these are.
+changes by ``MERGE``, with vectors, in the same order, in the row groups that it makes (one a file here). A second table says how
+many files and row groups may have rows of a query, by their footers, and how large these are: a reader that does not look at the
+indexes of pages reads that much, whoever wrote them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ import pyarrow.parquet as pq
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.parts.write import ROW_GROUP_ROWS
 from tests.infra.downloads import pyspark, spark_iceberg_jars
 from tests.infra.foreign_duckdb import ICEBERG, foreign_packages
 from tests.infra.spark_start import spark_environment
@@ -93,22 +93,14 @@ def rows(where):
 }
 _WRITE = f"""
 import sys
-import pyarrow.parquet as pq
-root, base, changes, group_rows, jar = sys.argv[1:]
+root, base, changes, jar = sys.argv[1:]
 {_SESSION}
-def made(name, group_bytes):
-    options = {{"format-version": 3, "write.parquet.row-group-size-bytes": group_bytes, "write.distribution-mode": "none"}}
-    options |= {{"write.merge.mode": "merge-on-read", "write.merge.distribution-mode": "none"}}
-    said = ", ".join(f"'{{key}}' = '{{value}}'" for key, value in options.items())
-    spark.sql(f"create table own.{{name}} ({{columns}}) using iceberg tblproperties ({{said}})")
-def files(name):
-    return [row.file_path.removeprefix("file:") for row in spark.table(f"own.{{name}}.data_files").collect()]
 bases, batches = base.split(","), changes.split(",")
 columns = spark.read.parquet(bases[0]).schema.toDDL()
-made("db.probe", 1 << 18)
-spark.read.parquet(bases[0]).coalesce(1).writeTo("own.db.probe").append()
-probe = pq.read_metadata(files("db.probe")[0])
-made("db.orders", (1 << 18) * int(group_rows) * probe.num_row_groups // probe.num_rows)
+spark.sql(
+    f"create table own.db.orders ({{columns}}) using iceberg tblproperties ('format-version' = '3', "
+    "'write.distribution-mode' = 'none', 'write.merge.mode' = 'merge-on-read', 'write.merge.distribution-mode' = 'none')"
+)
 for path in bases:
     spark.read.parquet(path).coalesce(1).writeTo("own.db.orders").append()
 spark.sql("alter table own.db.orders write locally ordered by region, ts")
@@ -122,7 +114,8 @@ for path in batches:
         f"when matched then update set {{same}} when not matched and c.op <> 'd' "
         f"then insert ({{', '.join(names)}}) values ({{new}})"
     )
-print("files " + ",".join(files("db.orders")))
+files = spark.table("own.db.orders.data_files").collect()
+print("files " + ",".join(row.file_path.removeprefix("file:") for row in files))
 """
 _QUERIES: dict[str, dict[str, tuple[Any, Any]]] = {
     "a region": {"region": ("region-07", "region-07")},
@@ -164,7 +157,7 @@ def main() -> None:
         folder = Path(name)
         orders, bases, changes = made(folder, options.rows)
         metadata = orders.maintenance.publish_iceberg().metadata
-        given = [str(folder / "own"), ",".join(bases), ",".join(changes), str(ROW_GROUP_ROWS)]
+        given = [str(folder / "own"), ",".join(bases), ",".join(changes)]
         files = {
             "lakebed": [f"{orders.path}/{path}" for path in orders.inspect.parts()["path"].to_pylist()],
             "its own": _run(_OWN, _WRITE, given, "files ").split(","),
