@@ -389,9 +389,8 @@ def _composed(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec, *
 def _composed_change(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec) -> pa.Table:
     """The changes that say of each group what its newest change says."""
     columns: dict[str, pa.ChunkedArray | pa.Array] = dict(newest.values(rows, keys, spec))
-    deletes = _is_delete(rows)[
-        newest.rows[0][keys]
-    ]  # where nothing is said of the owner, no change of the batch is one
+    owner = newest.rows[0][keys]
+    deletes = _is_delete(rows)[owner]  # where none says anything of the owner, none is a delete
     columns[OP_COLUMN] = pc.if_else(pa.array(deletes), pa.scalar(DELETE), pa.scalar(UPSERT))
     lacks = {
         name: of_key[keys] == NOWHERE
