@@ -2,20 +2,23 @@
 
 A session of Spark Connect has no JVM on its side. Whoever asks for one is told so.
 
-Here is also what Spark makes of a query: how it is parsed and planned.
+Here is also what Spark makes of a query, how it is parsed and planned, and of rows that a plan has.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import MissingPrerequisite
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 CONNECT = (
     "this is a session of Spark Connect, the only kind on Databricks' serverless and standard compute: lakebed works inside the "
@@ -177,3 +180,24 @@ def _node(plan: Any) -> PlanNode:
 
 def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
+
+
+def arrow_frame(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Rows as a DataFrame whose plan has them as Arrow, however few they are.
+
+    Spark's rules go through each row that a plan itself has, again and again, and so does Java's serialization of tasks. It
+    has a session of its own: take its plan only.
+    """
+    from pyspark.sql.pandas.conversion import SparkConversionMixin  # ``SparkSession``'s would make the session active
+
+    return SparkConversionMixin.createDataFrame(_session_for_arrow(context_of(session)), rows, schema)
+
+
+@lru_cache(maxsize=1)
+def _session_for_arrow(context: SparkContext) -> SparkSession:
+    """A session in which no rows of Arrow are few enough to become those of a plan."""
+    from pyspark.sql import SparkSession as Session
+
+    session = Session(context).newSession()
+    session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    return session

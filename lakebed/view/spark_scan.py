@@ -44,10 +44,10 @@ from lakebed.parts.part_filter import trusts_bounds
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_json
 from lakebed.sparks.compiled import PartIndex, PartIndexes, ReadsInJvm, part_indexes
+from lakebed.sparks.jvm import arrow_frame
 from lakebed.view.arrow_scan import ScanFile
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 _BLOCK_ROWS = 1024  # PartIndex.java depends on this value too
@@ -142,28 +142,12 @@ def schemas_for_spark(schema_string: str, is_identity: bool, hidden: Sequence[st
 
 
 def frame_of(spark: SparkSession, rows: pa.Table, schema_string: str) -> DataFrame:
-    """Rows of a table, in some columns by their logical names, as a DataFrame in the types of a scan.
-
-    Its plan has them as Arrow, however few they are. Spark's rules go through each row that a plan itself has, again and again,
-    and so does Java's serialization of tasks. It has a session of its own: take its plan only.
-    """
-    from pyspark.sql.pandas.conversion import SparkConversionMixin  # ``SparkSession``'s would make the session active
+    """Rows of a table, in some columns by their logical names, as a DataFrame in the types of a scan: see ``arrow_frame``."""
     from pyspark.sql.types import StructType
 
     schema, _ = schemas_for_spark(schema_string, True)
     fields = {field.name: field for field in StructType.fromJson(orjson.loads(schema))}
-    some = StructType([fields[name] for name in rows.column_names])
-    return SparkConversionMixin.createDataFrame(_session_for_arrow(spark.sparkContext), rows, some)
-
-
-@lru_cache(maxsize=1)
-def _session_for_arrow(context: SparkContext) -> SparkSession:
-    """A session in which no rows of Arrow are few enough to become those of a plan."""
-    from pyspark.sql import SparkSession as Session
-
-    session = Session(context).newSession()
-    session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
-    return session
+    return arrow_frame(spark, rows, StructType([fields[name] for name in rows.column_names]))
 
 
 @lru_cache(maxsize=256)
