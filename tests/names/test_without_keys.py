@@ -59,7 +59,7 @@ def test_a_merge_updates_deletes_and_inserts(
     assert visits.doctor(deep=True).findings == ()
 
 
-@pytest.mark.parametrize("few", [200_000, 1])
+@pytest.mark.parametrize("few", [pytest.param(200_000, marks=pytest.mark.long), 1])
 @pytest.mark.parametrize(
     ("clauses", "left"),
     [
