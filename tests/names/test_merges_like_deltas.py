@@ -103,6 +103,11 @@ def test_random_merges_give_what_deltas_give(seed: int, spark: SparkSession, sql
         found = {target: outcome(sql, text.replace("{}", target)) for target in (delta, "lake.shop.plain", KEYED)}
         rows = {target: sql(ROWS.format(target)) for target in found}
         wanted, plain, ours = found.values()
+        if isinstance(wanted, str) and _is_cardinality(wanted) and "when matched" not in text:
+            # Delta refuses several rows of the source for one that stays as it is; Spark's rules, and so lakebed, do not.
+            assert plain == ours and rows["lake.shop.plain"] == rows[KEYED], text
+            sql(f"insert overwrite {delta} select * from {KEYED}")
+            continue
         assert plain == wanted or _are_alike(plain, wanted), (text, found)
         assert rows["lake.shop.plain"] == rows[delta], text
         if (
