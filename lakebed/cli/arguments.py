@@ -122,6 +122,13 @@ def ratio(text: str) -> float:
     return value
 
 
+def look_seconds(text: str) -> float:
+    """Seconds between two looks at an idle table."""
+    if not text.isdecimal() or not 1 <= int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return float(text)
+
+
 def port_or_file(text: str) -> int | Literal["file"] | None:
     """A port, None for off, or ``file`` for the port in the pipeline file."""
     if text == "off":

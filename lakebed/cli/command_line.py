@@ -3,8 +3,7 @@
 Errors of lakebed are one line on stderr; anything else is a bug and is reported as one (``--debug`` shows the
 trace). A closed stdout (``| head``) is no error.
 
-The commands are in ``commands``. Those that show or write what the package contains are here: ``lakebed docs``, ``lakebed help``
-and ``lakebed dashboards``.
+The commands are in ``commands``. Those that explain are here: ``lakebed docs`` and ``lakebed help``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 
 from lakebed.cli import exit_codes, logs
@@ -32,6 +30,7 @@ from lakebed.cli.commands import (
     run,
     serve,
     tables,
+    validate,
     verify,
 )
 from lakebed.cli.logs import shown_lines
@@ -106,15 +105,16 @@ _MODULES = (
     quarantine,
     events,
     serve,
+    validate,
     verify,
 )
 GROUPS = {
     "start here": ("init", "validate", "run", "query", "status", "docs"),
     "tables": ("create", "convert", "show", "alter", "restore", "partition"),
     "rows": ("delete", "update", "purge"),
-    "maintenance": ("maintain", "fleet", "compact", "recluster", "clean", "simulate"),
-    "when something is wrong": ("doctor", "verify", "resume", "quarantine", "source"),
-    "for other programs": ("serve", "spark-jar", "events", "dashboards"),
+    "maintenance": ("maintain", "compact", "recluster", "clean", "simulate"),
+    "when something is wrong": ("verify", "resume", "quarantine", "source"),
+    "for other programs": ("serve", "events", "export"),
 }
 """The commands as ``lakebed --help`` lists them."""
 _OF_THE_LIBRARY = re.compile(r"\blakebed\.(create|convert)\b")
@@ -211,7 +211,7 @@ def command_parser() -> Parser:
     return parser
 
 
-# -- The manual, and files for other programs --------------------------------------------------------------------------
+# -- The manual ------------------------------------------------------------------------------------------------------------
 
 
 _EXAMPLES = "examples/"
@@ -230,19 +230,10 @@ comes with lakebed.""",
 
 
 def _add_manual(commands: Commands) -> None:
-    """Add what shows the manual, and what writes dashboards."""
+    """Add what shows the manual."""
     docs = commands.add("docs", "print a page of the documentation, or an example", _docs, "guides/faq")
     docs.add_argument(
         "page", nargs="?", metavar="PAGE", help="such as runbook, runbook#lakebedtailold or examples/orders"
-    )
-    boards = commands.add(
-        "dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards, "--out monitoring"
-    )
-    boards.add_argument(
-        "--out", required=True, metavar="DIR", help="the folder to write to; files of an earlier call are replaced"
-    )
-    boards.add_argument(
-        "--runbook", metavar="URL", help="where you publish docs/runbook.md (default: alerts link to a copy in DIR)"
     )
     explain = commands.add("help", f"explain a command, or {', '.join(TOPICS)}", _help, "exit-codes")
     explain.add_argument(
@@ -275,12 +266,4 @@ def _help(options: argparse.Namespace) -> int:
         print(TOPICS[options.words[0]])
     else:
         options.of_all.parse_args([*options.words, "--help"])  # prints it and ends the process
-    return exit_codes.OK
-
-
-def _dashboards(options: argparse.Namespace) -> int:
-    from lakebed.monitoring.dashboards import write
-
-    for path in write(Path(options.out), options.runbook):
-        print(path)
     return exit_codes.OK

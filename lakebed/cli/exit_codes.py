@@ -3,7 +3,7 @@
   0   it did what was asked. Commands that run until they are stopped: also
       when Ctrl-C or SIGTERM stopped them
   1   it failed: lost records, a refused record, a corrupt table, a cause that
-      lakebed does not know. status and doctor: the table has a problem
+      lakebed does not know. status and verify: the table has a problem
   2   wrong input: the command line, the pipeline file, the path, the SQL
   3   something is missing: Java, a package, Spark's jars, a free port
   4   nothing is wrong: try again later (the store did not answer, others kept

@@ -192,7 +192,7 @@ class _Replay:
         what = (
             f"version {commit.version} was committed {who}, though only lakebed may write here: keys may be live twice"
         )
-        remedy = f"stop that program; then lakebed doctor --deep {self._path}, and what it finds"
+        remedy = f"stop that program; then lakebed verify {self._path} --self --deep, and what it finds"
         yield critical("gate", commit_name(commit.version), what, remedy)
 
     def _unreadable(self, version: int, error: Corrupt) -> None:
@@ -388,7 +388,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     for part_path, part_of_base in snapshot.parts.items():
         if 0 <= part_of_base.rows < part_of_base.dead_rows:
             what = f"the log says that it has {part_of_base.rows} rows, and {part_of_base.dead_rows} dead ones"
-            yield critical("B5", part_path, what, f"lakebed doctor --deep {path}")
+            yield critical("B5", part_path, what, f"lakebed verify {path} --self --deep")
 
 
 def _claim_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:

@@ -326,7 +326,7 @@ class RowChecks:
                 counted = f"select *, count(*) over () as total from ({grouped})"
                 found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_SHOWN}").to_arrow_table()
         except Corrupt as error:
-            yield critical("file", "", str(error), f"lakebed doctor --deep {self._path}")
+            yield critical("file", "", str(error), f"lakebed verify {self._path} --self --deep")
             return
         if not len(found):
             return

@@ -159,7 +159,7 @@ def quarantine_findings(root: str, path: str) -> tuple[int, list[Finding]]:
     except TableNotFound:
         return 0, []
     except LakebedError as error:
-        return 0, [warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}")]
+        return 0, [warning("quarantine", beside, f"it can't be read: {error}", f"lakebed verify {beside} --self")]
     records = found.rows + found.tail_rows
     if not records:
         return 0, []

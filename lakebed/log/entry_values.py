@@ -4,7 +4,7 @@
 2. What is right rests on some entries: positions, claims, holds, purges, points. If one of these can't be decoded, whatever
    needs it ends with Corrupt, which has the name of the entry. Nothing is guessed.
 3. Others are for coordination or for people (``entries.COORDINATION``). One that can't be decoded counts as not there. A warning
-   says so once in a process, and ``lakebed doctor`` shows it.
+   says so once in a process, and ``lakebed verify --self`` shows it.
 
 A value is checked against the annotation of its field. A number is finite and fits 64 bits. A time, which is a field whose name
 ends with ``_ms``, is one that Python has a date for.

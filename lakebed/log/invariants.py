@@ -4,7 +4,7 @@
 2. A reader checks each commit that it reads of a table that only lakebed writes (``report_violations``). It goes on reading: the
    commit is a version of the table, and the violation is reported.
 3. Both emit ``events.InvariantViolated``, which is counted as ``lakebed_invariant_violations_total``.
-4. The tests' auditors and ``lakebed doctor`` use the same predicates.
+4. The tests' auditors and ``lakebed verify --self`` use the same predicates.
 
 docs/invariants.md has the same ids and texts, and says what keeps each invariant and which tests show it.
 """
@@ -86,7 +86,7 @@ def report_violations(before: Snapshot, commit: Commit, table: str) -> None:
     try:
         found = violations(before, commit)
     except Corrupt:
-        return  # an entry that can't be read: whoever needs it raises, and lakebed doctor reports it
+        return  # an entry that can't be read: whoever needs it raises, and lakebed verify --self reports it
     if found:
         _emit(found, table, commit.version, "read")
 

@@ -109,7 +109,8 @@ class LogReader:
             if not self.root or isinstance(error.__cause__, Corrupt):  # it says so already
                 raise
             named = error.with_text(
-                f"the log of {self.root} is damaged: {error}; lakebed doctor {self.root} says what can be read, and what to do"
+                f"the log of {self.root} is damaged: {error}; lakebed verify {self.root} --self says what can be read, and what "
+                "to do"
             )
             named.table = self.root
             raise named from error

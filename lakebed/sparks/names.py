@@ -130,7 +130,7 @@ def _require_own_classes(session: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
     remedy = (
-        "write it with `lakebed spark-jar lakebed-spark.jar`, give it as spark.jars, and start the session again "
+        "write it with `lakebed export spark-jar lakebed-spark.jar`, give it as spark.jars, and start the session again "
         "(docs/guides/sql.md)"
     )
     if not has_class(session, "lakebed.Python"):
@@ -152,7 +152,7 @@ def require_names(session: SparkSession) -> None:
     if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
         raise MissingPrerequisite(
             f"{_CANT}it was started without spark.sql.extensions={EXTENSIONS}, which can't be added later; let lakebed.spark() "
-            "build the session, or give yours this setting and the jar of `lakebed spark-jar` (docs/guides/sql.md)"
+            "build the session, or give yours this setting and the jar of `lakebed export spark-jar` (docs/guides/sql.md)"
         )
 
 

@@ -194,7 +194,9 @@ def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
 def _broken(name: str, path: str, error: Exception) -> dict[str, Any]:
     text = str(error) if isinstance(error, LakebedError) else f"unexpected {type(error).__name__}: {error}"
     text = cut(blotted(text), _ERROR_MAX)
-    finding = Finding(severity=Severity.CRITICAL, check="look", where="", what=text, remedy=f"lakebed doctor {path}")
+    finding = Finding(
+        severity=Severity.CRITICAL, check="look", where="", what=text, remedy=f"lakebed verify {path} --self"
+    )
     return documents.findings((finding,)) | {"path": path, "name": name, "error": text, "figures": None, "unread": None}
 
 

@@ -315,7 +315,7 @@ class Watched:
         if isinstance(error, Retry) and last is not None and last.levels is not None:
             kept = orjson.loads(last.table.body) | {"error": text}
             return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
-        summary = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
+        summary = self._named() | documents.broken(text, f"lakebed verify {self.name} --self") | {"error": text}
         return _Seen(summary=summary, table=Answer(summary))
 
     def unseen(self) -> dict[str, Any]:

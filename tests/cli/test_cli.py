@@ -178,7 +178,7 @@ def test_settle_settles(tmp_path: Path) -> None:
         (["show", "parts", "prices", "--formt", "json"], "there is no option --formt; did you mean --format?"),
         (["show", "parts", "prices", "--format", "jsno"], "'jsno' is none of table, json; did you mean json?"),
         (["show", "parts", "prices", "lots"], "'lots' is one argument too many"),
-        (["verify"], "required: FILE (see lakebed verify --help)"),
+        (["verify"], "required: PATH (see lakebed verify --help)"),
         (["verify", "shop", "--self", "x"], "'x' is one argument too many: --self and --against take one path"),
         (
             ["show", "parts", "prcies"],

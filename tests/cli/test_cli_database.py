@@ -80,13 +80,13 @@ def test_status_of_a_folder_lists_the_tables_that_lie_in_it_too(shop: Path, caps
 
 
 def test_the_doctor_examines_each_table_of_a_folder(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", str(shop)]) == 1
+    assert main(["verify", "--self", str(shop)]) == 1
     said = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert said == ["public.items", "public.orders", "critical  parked", "sales.regions", "critical  parked"]
-    assert main(["resume", str(shop)]) == main(["doctor", str(shop)]) == 0
+    assert main(["resume", str(shop)]) == main(["verify", "--self", str(shop)]) == 0
     for entry in (shop / "public/orders/_delta_log").glob("*.json"):
         entry.unlink()
-    assert main(["doctor", str(shop)]) == 1
+    assert main(["verify", "--self", str(shop)]) == 1
     told = capsys.readouterr()
     assert "public.orders can't be examined" in told.err and "public.items: version" in told.out
 

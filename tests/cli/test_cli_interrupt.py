@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_doctor_that_waits_for_ever(table: lakebed.Table) -> None:
     program = "import threading, lakebed.health.examination as module\n"
     program += "def stuck(*arguments):\n    print('now', flush=True)\n    threading.Event().wait()\n"
     program += "module.examine = stuck\n" + COMMAND
-    doctor = started(program, "doctor", table.path, "--deep")
+    doctor = started(program, "verify", "--self", table.path, "--deep")
     assert doctor.stdout is not None
     assert doctor.stdout.readline() == b"now\n"
     assert interrupted(doctor) == ""
@@ -91,7 +91,7 @@ def test_what_neither_duckdb_nor_python_ends_is_ended(table: lakebed.Table) -> N
     program += "def stuck(*arguments):\n    print('now', flush=True)\n"
     program += "    while True:\n        try:\n            time.sleep(9)\n        except KeyboardInterrupt:\n            pass\n"
     program += "module.examine = stuck\n" + COMMAND
-    doctor = started(program, "doctor", table.path)
+    doctor = started(program, "verify", "--self", table.path)
     assert doctor.stdout is not None
     assert doctor.stdout.readline() == b"now\n"
     assert interrupted(doctor) == ""

@@ -56,6 +56,11 @@ NEVER_LEFT_OUT = {
 }
 
 
+def words(kind: str) -> tuple[str, str]:
+    """The command that prints a kind of rows."""
+    return ("partition", "list") if kind == "detached" else ("show", kind)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -107,7 +112,7 @@ class Printed:
 def test_metadata_tables_fit_the_terminal_under_whole_headers(
     command: str, width: int, table: lakebed.Table, printed: Printed
 ) -> None:
-    lines = printed(width, "show", command, table.path)
+    lines = printed(width, *words(command), table.path)
     assert len(lines) > 2, "the table has rows"
     assert max(map(cell_len, lines)) <= width
     columns = lines[0].split()
@@ -166,8 +171,8 @@ def test_three_hundred_columns_are_printed_downwards(width: int, table: lakebed.
 
 def test_wide_prints_all_columns_and_whole_values(table: lakebed.Table, printed: Printed) -> None:
     for command in COMMANDS:
-        given = json.loads(printed(80, "show", command, table.path, "--format", "json")[0])
-        lines = printed(80, "show", command, table.path, "--wide")
+        given = json.loads(printed(80, *words(command), table.path, "--format", "json")[0])
+        lines = printed(80, *words(command), table.path, "--wide")
         assert set(given) - {"stats", "inputs", "deepest", "sources"} == set(lines[0].split())
     assert TEXT.strip() in "".join(printed(80, "query", table.path, "select text from orders where id = 58", "--wide"))
 

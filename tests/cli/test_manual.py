@@ -129,7 +129,7 @@ def test_a_wheel_works_in_an_empty_folder_without_the_repository(tmp_path: Path)
     (here / "orders.yml").write_text(lakebed("docs", "examples/orders"))
     assert "order_id" in lakebed("validate", "orders.yml")
     assert lakebed("docs", "runbook#lakebedtailold").startswith("## LakebedTailOld")
-    lakebed("dashboards", "--out", "boards")
+    lakebed("export", "dashboards", "boards")
     assert (
         str(here / "boards/lakebed-manual/docs/runbook.md#lakebedtailold")
         in (here / "boards/prometheus/alerts.yaml").read_text()

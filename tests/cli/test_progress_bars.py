@@ -157,7 +157,7 @@ def test_what_is_given_is_drawn_as_it_is() -> None:
         (["clean"], "listing files to delete"),
         (["clean", "--only", "remove-orphan-files"], "listing files to delete"),
         (["compact", "--only", "settle"], "settling"),
-        (["doctor", "--deep"], ".+"),
+        (["verify", "--self", "--deep"], ".+"),
     ],
 )
 def test_long_commands_tell_how_far_they_are_beside_their_json(
@@ -180,7 +180,7 @@ def test_a_simulation_tells_how_far_it_is(quick: None, capsys: pytest.CaptureFix
 
 
 def test_with_a_log_progress_is_a_line_of_it(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--deep", a_table(tmp_path).path, "--log-format", "json"]) == 0
+    assert main(["verify", "--self", "--deep", a_table(tmp_path).path, "--log-format", "json"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {"progress"} == {line["event"] for line in said}
 

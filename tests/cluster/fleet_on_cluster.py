@@ -58,7 +58,7 @@ def main(root: str, gate: str) -> int:
     worker.BEAT_SECONDS = 0.3
     cluster.Cluster = partial(cluster.Cluster, bytes_min=BYTES_MIN)  # type: ignore[misc, assignment]
     events.listen(say)
-    return execute(["fleet", "run", root, "--cores", "1", "--memory", "1GiB", "--spark", os.environ["SPARK_MASTER"]])
+    return execute(["maintain", root, "--cores", "1", "--memory", "1GiB", "--spark", os.environ["SPARK_MASTER"]])
 
 
 if __name__ == "__main__":

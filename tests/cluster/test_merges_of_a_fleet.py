@@ -64,7 +64,7 @@ def spark_settings(folder: Path, **more: str) -> str:
 
 
 class Worker:
-    """A running ``lakebed fleet run``."""
+    """A running ``lakebed maintain``."""
 
     def __init__(self, process: subprocess.Popen[bytes], gate: Path, said: Path) -> None:
         self.process, self.gate, self._said = process, gate, said

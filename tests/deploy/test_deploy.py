@@ -176,7 +176,7 @@ def test_the_compose_file_fits_its_schema_and_names_what_is_there() -> None:
 def test_compose_shows_the_dashboards_and_rules_that_lakebed_writes(tmp_path: Path) -> None:
     from lakebed.cli import main
 
-    assert main(["dashboards", "--out", str(tmp_path)]) == 0
+    assert main(["export", "dashboards", str(tmp_path)]) == 0
     configs = yaml.safe_load((DEPLOY / "docker" / "compose.yml").read_text())["configs"]
     scraping, boards, source = (
         yaml.safe_load(configs[name]["content"]) for name in ("prometheus", "dashboards", "datasource")

@@ -308,7 +308,7 @@ def test_a_worker_looks_as_seldom_as_its_user_has_set(
 
 
 def test_the_estimate_counts_the_looks_that_the_user_has_set(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["fleet", "estimate", "10000", "--look-seconds", "3600"]) == 0
+    assert execute(["simulate", "--idle-tables", "10000", "--look-seconds", "3600"]) == 0
     assert "240,000 looks, one GET each: every 3600 seconds" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        execute(["fleet", "estimate", "10000", "--look-seconds", "0"])
+        execute(["simulate", "--idle-tables", "10000", "--look-seconds", "0"])

@@ -22,7 +22,7 @@ import sys
 from lakebed.fleet import worker
 worker.BEAT_SECONDS = 0.3
 from lakebed.cli.command_line import execute
-sys.exit(execute(["fleet", "run", sys.argv[1], "--cores", "1", "--memory", "512MiB"]))
+sys.exit(execute(["maintain", sys.argv[1], "--cores", "1", "--memory", "512MiB"]))
 """
 
 

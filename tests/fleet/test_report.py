@@ -54,7 +54,7 @@ def test_a_table_that_can_not_be_read_is_in_the_report_with_its_error_and_first(
     (Path(sick.path) / "_delta_log" / f"{1:020d}.json").write_text("rubbish")
     rows = fleet_report([str(lake)]).to_pylist()
     assert [row["path"] for row in rows] == [sick.path, fine.path] and rows[0]["error"]
-    assert execute(["fleet", "report", str(lake)]) == 1
+    assert execute(["show", "maintenance", str(lake)]) == 1
     assert "public/t1" in capsys.readouterr().out
 
 
@@ -79,13 +79,24 @@ def test_one_command_resumes_what_is_parked_in_all_tables_that_a_fleet_maintains
     assert capsys.readouterr().out == f"{name}: 1 parked merge is planned again at once\n"
 
 
+def test_a_table_is_maintained_alone_and_takes_no_options_of_folders(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [table] = tables_in(lake, 1)
+    for arguments, said in (
+        ([table.path, str(lake)], "give it alone, or folders of tables"),
+        ([table.path, "--poke-port", "0"], "--poke-port is for folders of tables"),
+        ([table.path, "--share", "reports=1"], "--share is for folders of tables"),
+    ):
+        assert execute(["maintain", *arguments]) == 2 and said in capsys.readouterr().err
+
+
 def test_wrong_arguments_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
-        (["fleet"], "name one of run, report, estimate"),
-        (["fleet", "report"], "required: FOLDER"),
-        (["fleet", "run", "x", "--memory", "8"], "'8' is not a size"),
-        (["fleet", "run", "x", "--share", "bulk"], "'bulk' is not a pool and its share"),
-        (["fleet", "run", "x", "--cores", "0"], "'0' is not a number of cores"),
+        (["show", "maintenance"], "required: PATH"),
+        (["maintain", "x", "--memory", "8"], "'8' is not a size"),
+        (["maintain", "x", "--share", "bulk"], "'bulk' is not a pool and its share"),
+        (["maintain", "x", "--cores", "0"], "'0' is not a number of cores"),
     ):
         try:
             code = execute(arguments)
@@ -95,6 +106,6 @@ def test_wrong_arguments_are_refused_by_name(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_estimate_prints_what_a_day_of_looks_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["fleet", "estimate", "10000"]) == 0
+    assert execute(["simulate", "--idle-tables", "10000"]) == 0
     out = capsys.readouterr().out
     assert "2,880,000 looks" in out and "$1.53" in out

@@ -33,11 +33,11 @@ import yaml
 
 from lakebed.cli import main
 from lakebed.cli.command_line import command_parser
-from lakebed.cli.commands.run import validate
+from lakebed.cli.commands.validate import validate
 from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
 from tests.waiting import outcome, ran, wait_until, work_of
 
-METRICS_PORT = frozenset({"run", "maintain", "fleet"})
+METRICS_PORT = frozenset({"run", "maintain"})
 """Commands whose port is that of the metrics."""
 READY = ("running", "lakebed: metrics at", "lakebed: worker ", "http://")
 _TO_SPARK = re.compile(

@@ -65,7 +65,7 @@ NOT_RUN = {
     r"lakebed run pipeline\.yml$": "as it is run in docs/guides/getting-started.md",
     r"(docker|helm|sudo) ": "needs a container engine, a cluster or root; tests/deploy checks the files",
     r"(conda(-pack)?|export PYSPARK_DRIVER_PYTHON|spark-submit)\b": "needs a cluster; tests/cluster does it",
-    r"(lakebed spark-jar jars/|python (server|client)\.py|beeline|spark-sql) ?": "tests/names/test_servers.py does it",
+    r"(lakebed export spark-jar jars/|python (server|client)\.py|beeline|spark-sql) ?": "tests/names/test_servers.py does it",
     r"prometheus ": "never ends; tests/monitoring/test_alerts_for_real.py runs it with these files",
 }
 """Commands that no test runs, and why."""
@@ -280,7 +280,7 @@ def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = orders_table(tmp_path / "lake/orders")
-    deep = "lakebed doctor --deep lake/orders"
+    deep = "lakebed verify lake/orders --self --deep"
 
     part = tmp_path / "lake/orders" / table.inspect.parts()["path"][0].as_py()
 
@@ -558,7 +558,7 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "http://127.0.0.1:9468": f"http://127.0.0.1:{port}",
         },
         before={
-            "lakebed fleet estimate 10000": lambda: wait_until(is_merged),
+            "lakebed simulate --idle-tables 10000": lambda: wait_until(is_merged),
             "lakebed resume s3://lake/shop": lambda: park_merge(
                 log_of(table), list(log_of(table).refresh().parts)[:2], StoreUnavailable("no space left on device"), 4
             ),

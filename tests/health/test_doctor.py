@@ -246,7 +246,7 @@ def test_the_doctor_and_the_status_name_the_cause_of_each_broken_table(table: la
         require_named(examine(table.path), broken, file)
     if not broken.rows_only and name != "orphan":
         require_named(Observer(table.path).look(), broken, file)
-    assert main(["doctor", "--deep", table.path]) == main(["status", "--deep", table.path]) == 1
+    assert main(["verify", "--self", "--deep", table.path]) == main(["status", "--deep", table.path]) == 1
 
 
 def test_of_a_healthy_table_nothing_is_reported_and_the_exit_code_is_0(
@@ -256,7 +256,7 @@ def test_of_a_healthy_table_nothing_is_reported_and_the_exit_code_is_0(
     assert (found.findings, found.severity, found.version) == ((), Severity.OK, table.version)
     assert (found.commits, found.checkpoints, found.parts, found.rows) == (table.version + 1, 1, 4, 165)
     assert table.status(deep=True).findings == ()
-    assert main(["doctor", table.path]) == main(["status", table.path]) == 0
+    assert main(["verify", "--self", table.path]) == main(["status", table.path]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
 
 
@@ -486,11 +486,11 @@ def test_what_is_said_to_help_helps(table: lakebed.Table) -> None:
 
 def test_the_doctor_tells_programs_a_finding_a_line(table: lakebed.Table, capsys: pytest.CaptureFixture[str]) -> None:
     path = lose_an_object(table)
-    assert main(["doctor", table.path, "--format", "json"]) == 1
+    assert main(["verify", "--self", table.path, "--format", "json"]) == 1
     [line] = capsys.readouterr().out.splitlines()
     told = json.loads(line)
     assert (told["severity"], told["check"], told["where"]) == ("critical", "G1", path)
 
 
 def test_where_there_is_no_table_the_exit_code_is_that_of_wrong_input(tmp_path: Path) -> None:
-    assert main(["doctor", str(tmp_path / "none")]) == main(["status", str(tmp_path / "none")]) == 2
+    assert main(["verify", "--self", str(tmp_path / "none")]) == main(["status", str(tmp_path / "none")]) == 2

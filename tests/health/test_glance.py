@@ -113,7 +113,7 @@ def test_files_are_listed_again_after_a_change_and_else_seldom(
 def test_an_error_of_a_damaged_log_names_the_table_and_what_to_do(table: lakebed.Table) -> None:
     make_a_gap(table)
     with pytest.raises(
-        Corrupt, match=f"the log of {table.path} is damaged: .*gap.*; lakebed doctor {table.path}"
+        Corrupt, match=f"the log of {table.path} is damaged: .*gap.*; lakebed verify {table.path} --self"
     ) as raised:
         lakebed.open(table.path)
     assert raised.value.table == table.path

@@ -439,7 +439,7 @@ def test_a_fleet_tells_once_what_is_wrong_with_pipelines_in_the_words_of_status(
         "trying again", [KAFKA], [SICK, Waiting(name="public.orders", state="waiting", error="a bad table")]
     )
     found = {(one.check, one.where): one.what for one in run_report.Runs().of_database(str(shop)).findings}
-    main(["fleet", "report", str(shop)])
+    main(["show", "maintenance", str(shop)])
     said = capsys.readouterr().out
     for (check, where), what in found.items():
         assert said.count(f"{check} {shop} {where}: {what}") == 1

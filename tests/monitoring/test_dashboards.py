@@ -133,7 +133,7 @@ def test_one_dashboard_leads_to_the_others() -> None:
 def test_the_command_writes_files_that_refer_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "monitoring"
     for _ in range(2):
-        assert main(["dashboards", "--out", str(out), "--runbook", "https://wiki/runbook"]) == 0
+        assert main(["export", "dashboards", str(out), "--runbook", "https://wiki/runbook"]) == 0
     written = {Path(line) for line in capsys.readouterr().out.splitlines()}
     assert written == {path for path in out.rglob("*") if path.is_file()}
     [provider] = yaml.safe_load((out / "grafana/provisioning/dashboards/lakebed.yaml").read_text())["providers"]
@@ -158,7 +158,7 @@ def test_without_an_address_of_the_runbook_alerts_lead_to_a_copy_of_it(tmp_path:
 
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["dashboards", "--out", str(tmp_path / "file")]) == 2
+    assert main(["export", "dashboards", str(tmp_path / "file")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
@@ -237,7 +237,7 @@ def prometheus(
         exporter = Lakebed("exporter", folder, "serve", "metrics", path, "--port", "PORT", "--interval", "1")
         running.enter_context(exporter)
         root = path.rpartition("/")[0]
-        worker = Lakebed("fleet", folder, "fleet", "run", root, "--metrics-port", "PORT")
+        worker = Lakebed("fleet", folder, "maintain", root, "--metrics-port", "PORT")
         running.enter_context(worker)
         received = running.enter_context(receiver())
         assert main(["events", "listen", root, "shop", "--webhook", received.url, "--from", "oldest"]) == 0

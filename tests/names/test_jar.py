@@ -15,7 +15,7 @@ from lakebed.sparks.names import answer_with, stamp_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OTHER = "lakebed-spark.jar of this session is of another lakebed, or for another Spark than .*lakebed spark-jar"
+OTHER = "lakebed-spark.jar of this session is of another lakebed, or for another Spark than .*lakebed export spark-jar"
 
 
 def test_releases_of_one_minor_version_have_the_same_classes() -> None:

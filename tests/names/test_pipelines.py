@@ -91,7 +91,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[PythonServer]:
     jars = tmp_path_factory.mktemp("jars")
-    done = ran([*LAKEBED, "spark-jar", f"{jars}/"])
+    done = ran([*LAKEBED, "export", "spark-jar", f"{jars}/"])
     assert done.returncode == 0, done.stderr[-2000:]
     with PythonServer(warehouse, jars) as running:
         yield running

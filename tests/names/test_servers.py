@@ -34,9 +34,9 @@ INSERT = "insert into lake.shop.orders values (9, 'q', 9)"
 
 @pytest.fixture(scope="module")
 def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``lakebed spark-jar`` writes."""
+    """What ``lakebed export spark-jar`` writes."""
     folder = tmp_path_factory.mktemp("jars")
-    done = ran([*LAKEBED, "spark-jar", f"{folder}/"])
+    done = ran([*LAKEBED, "export", "spark-jar", f"{folder}/"])
     assert done.returncode == 0, done.stderr[-2000:]
     assert (folder / "lakebed-spark.jar").exists()
     assert bool([*folder.glob("io.delta_*.jar")]) == HAS_DELTA

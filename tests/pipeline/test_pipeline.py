@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed import create
-from lakebed.cli.commands.run import effective_settings, validate
+from lakebed.cli.commands.validate import effective_settings, validate
 from lakebed.error_transport import encode
 from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, TableDropped, Unexpected
 from lakebed.failures import failure_in

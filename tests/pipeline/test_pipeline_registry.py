@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.cli import main
-from lakebed.cli.commands.run import effective_settings
+from lakebed.cli.commands.validate import effective_settings
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.pipeline import places

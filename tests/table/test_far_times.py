@@ -94,7 +94,7 @@ def test_every_command_shows_it_and_maintenance_keeps_it(
         for kind in ("clustering", "parts", "figures", "commits"):
             assert run("show", kind, table.path) == exit_codes.OK
             assert run("show", kind, table.path, "--format", "json") == exit_codes.OK
-        assert run("doctor", table.path, "--deep") == exit_codes.OK, capsys.readouterr().out
+        assert run("verify", table.path, "--self", "--deep") == exit_codes.OK, capsys.readouterr().out
     capsys.readouterr()
     assert run("query", table.path, "select * from t where id = 0") == exit_codes.OK
     assert "+20222-03-15T12:00:00.123456Z" in capsys.readouterr().out

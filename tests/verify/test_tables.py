@@ -178,7 +178,7 @@ def test_rows_that_are_there_twice_show(table: lakebed.Table, tmp_path: Path) ->
     found = verify_tables(table.path, str(tmp_path / "copy.parquet"))
     assert {one.kind for one in found.shown} == {"doubled"}
     assert found.differences == len({one.key["id"] for one in found.shown})
-    assert main(["verify", table.path, "--self"]) == 1
+    assert main(["verify", table.path, "--self", "--deep"]) == 1
 
 
 def test_the_types_may_be_wider_and_the_names_in_another_case(tmp_path: Path, own_cache: None) -> None:
@@ -218,5 +218,5 @@ def test_the_command_prints_a_report(table: lakebed.Table, tmp_path: Path, capsy
     assert (found["outcome"], found["differences"], found["shown"][0]["key"]) == ("differs", 1, {"id": "4"})
     assert main(["verify", table.path, "--self"]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
-    for wrong in (["--self", "--against", copy], ["--key", "id"], ["public.orders", "--self"]):
+    for wrong in (["--self", "--against", copy], ["--key", "id"], ["public.orders", "--self"], ["--deep"], []):
         assert main(["verify", table.path, *wrong]) == 2

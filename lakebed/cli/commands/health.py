@@ -1,4 +1,4 @@
-"""``lakebed status | doctor | resume``: the health of tables, for people and for scripts, and what is parked."""
+"""``lakebed status | resume``: the health of tables, for people and for scripts, and what is parked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import is_table, tables_at
-from lakebed.cli.logs import note, progress, shown, shown_lines
+from lakebed.cli.logs import note, shown, shown_lines
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import pyarrow as pa
     from rich.console import RenderableType
 
     from lakebed.health.finding import Finding
@@ -38,13 +37,6 @@ def add_to(commands: Commands) -> None:
         "lake/orders",
         rows=True,
     )
-    doctor = commands.add(
-        "doctor",
-        "check the logs and files of tables against every invariant",
-        examine_tables,
-        "lake/orders --deep",
-        rows=True,
-    )
     resume = commands.add(
         "resume",
         "try again what is parked because it kept failing",
@@ -52,11 +44,11 @@ def add_to(commands: Commands) -> None:
         "lake public.orders",
     )
     status.add_argument("path", metavar="PATH", help="a table, or a folder of tables, to get a row for each")
-    doctor.add_argument("path", metavar="PATH", help="a table, or a folder of tables: each of them")
     looks = status.add_mutually_exclusive_group()
     looks.add_argument("--watch", action="store_true", help="for a table: refresh it every two seconds, until Ctrl-C")
-    looks.add_argument("--deep", action="store_true", help="for a table: include the findings of lakebed doctor --deep")
-    doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
+    looks.add_argument(
+        "--deep", action="store_true", help="for a table: include the findings of lakebed verify --self --deep"
+    )
     resume.add_argument("path", metavar="PATH", help="a table, or a folder of tables")
     resume.add_argument(
         "tables", nargs="*", metavar="TABLE", help="tables of the folder, such as public.orders (default: all)"
@@ -103,55 +95,6 @@ def _status_of_folder(options: argparse.Namespace) -> int:
     else:
         print_findings(findings)
     return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
-
-
-def examine_tables(options: argparse.Namespace) -> int:
-    """Examine a table, or each table of a folder; one that can't be examined is named, and the others are."""
-    import pyarrow as pa
-
-    from lakebed.cli.display.output import print_rows
-
-    code, tables, findings = exit_codes.OK, tables_at(options.path), list[pa.Table]()
-    for name, root in tables.items():
-        try:
-            found, is_well = _examined(root, name if len(tables) > 1 or root != options.path else "", options)
-        except LakebedError as error:
-            if root == options.path:
-                raise
-            note(f"{name} can't be examined: {error}")
-            code = exit_codes.FAILED
-            continue
-        findings.append(found)
-        code = code if is_well else exit_codes.FAILED
-    if options.format == "json" and findings:
-        print_rows(pa.concat_tables(findings), options)
-    return code
-
-
-def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Table, bool]:
-    """The findings in a table, and whether all is well; they are printed. ``name``: of a table of a folder."""
-    from lakebed.health.examination import FINDINGS_MAX, examine
-    from lakebed.health.finding import Severity, finding_table
-
-    with progress("opening the table", options.log_format) as report:
-        found = examine(root, options.deep, report)
-    if options.format == "table":
-        count = len(found.findings)
-        counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
-        looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
-        rows = f" with {found.rows:,} rows" if found.deep else ""
-        whole = f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}"
-        if name:
-            print(f"{shown(name)}: {whole}", flush=True)
-        print_findings(found.findings)
-        if not name:
-            print(whole)
-    if len(found.findings) >= FINDINGS_MAX:
-        note(f"at most {FINDINGS_MAX:,} findings of each kind are shown")
-    rows_found = finding_table(found.findings)
-    if name:
-        rows_found = rows_found.add_column(0, "table", [[name] * len(rows_found)])
-    return rows_found, found.severity is Severity.OK
 
 
 def _resume(options: argparse.Namespace) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import is_table, ratio, table_of, tables_at, takes_table, up_to
+from lakebed.cli.arguments import count, is_table, look_seconds, ratio, table_of, tables_at, takes_table, up_to
 from lakebed.cli.logs import Report, note, progress
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
@@ -106,11 +108,11 @@ def _settle(table: Table, options: argparse.Namespace) -> Any:
     [tail] = table.inspect.detail()["tail_rows"].to_pylist()
     with progress("settling", options.log_format) as report:
 
-        def count(event: Event) -> None:
+        def counted(event: Event) -> None:
             if isinstance(event, CommitEnded) and event.operation == Operation.SETTLE:
                 report("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
 
-        end = listen(count)
+        end = listen(counted)
         try:
             return table.settle()
         finally:
@@ -268,10 +270,18 @@ def _add_simulate(commands: Commands) -> None:
     add("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
     add("--volatile", action="store_true", help="merges stay on a local disk (lakebed.volatile)")
     add("--png", metavar="FILE", help="draw write, read and space amplification over time")
+    idle = parser.add_argument_group("the requests of idle tables, in place of merges")
+    idle.add_argument(
+        "--idle-tables", type=count, metavar="N", help="print what a day costs of N tables to which nothing comes"
+    )
+    idle.add_argument("--workers", type=count, default=1, metavar="N", help="that maintain them (default: 1)")
+    idle.add_argument("--look-seconds", type=look_seconds, metavar="N", help="as for lakebed maintain (default: 300)")
 
 
 def _simulate(options: argparse.Namespace) -> int:
     """Print the figures, and draw them if a file is given. Raises InvalidInput, MissingPrerequisite."""
+    if options.idle_tables is not None:
+        return _estimate(options)
     from lakebed.cli.display.output import print_record
     from lakebed.planning.simulator import simulate
     from lakebed.planning.workload import plot
@@ -287,6 +297,25 @@ def _simulate(options: argparse.Namespace) -> int:
     print_record(figures(simulation), options)
     if options.png is not None:
         plot(simulation, options.png, f"{title}, read budget {settings.read_budget}")
+    return exit_codes.OK
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    """Print what a day of tables costs to which nothing comes."""
+    from lakebed.discovery import SECONDS_MAX
+    from lakebed.fleet.membership import BEAT_SECONDS, day_of_looks
+    from lakebed.fleet.worker import DISCOVERY_SECONDS
+
+    tables, workers, seconds = options.idle_tables, options.workers, options.look_seconds or SECONDS_MAX
+    day = day_of_looks(
+        tables, workers, look_seconds=seconds, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS
+    )
+    print(f"a day of {tables:,} tables to which nothing comes, and {workers} worker{'s' if workers > 1 else ''}:")
+    often = f"every {seconds:.0f} seconds; more often where lakebed.freshness asks for it"
+    print(f"  {day.looks:12,.0f} looks, one GET each: {often}")
+    print(f"  {day.listings:12,.0f} listings of logs")
+    print(f"  {day.beats:12,.0f} beats of workers, and {day.discoveries:,.0f} listings of folders")
+    print(f"  {day.reads:12,.0f} GET and {day.writes:,.0f} PUT or LIST: ${day.dollars:,.2f} at S3's list price")
     return exit_codes.OK
 
 
@@ -338,3 +367,29 @@ def figures(simulation: Simulation) -> dict[str, int | float]:
         "parts": last.parts,
         "tail_parts_max": max(sample.tail_parts for sample in samples),
     }
+
+
+# -- ``lakebed show maintenance``: what maintenance costs and gains ----------------------------------------------------------
+
+
+def show_maintenance(options: argparse.Namespace) -> int:
+    """Print what maintenance of each table cost, and would gain."""
+    from lakebed.cli.commands.health import print_findings
+    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.display.views import FLEET
+    from lakebed.fleet.membership import fleet_report, listed_workers
+    from lakebed.health.finding import finding_table
+    from lakebed.health.run_report import findings_of
+
+    roots = options.paths
+    for worker in listed_workers(roots[0]) if options.format == "table" else ():
+        until = time.strftime("%H:%M:%S", time.gmtime(worker.until_ms / 1000))
+        print(f"worker {worker.id}: {worker.cores:g} cores, alive until {until} UTC at least", file=sys.stderr)
+    found = fleet_report(roots)
+    print_rows(found, options, FLEET)
+    findings = findings_of(found["path"].to_pylist())
+    if options.format == "json":
+        print_rows(finding_table(findings), options)
+    else:
+        print_findings(findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED

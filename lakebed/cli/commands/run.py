@@ -1,292 +1,45 @@
-"""``lakebed run`` and ``lakebed maintain``: signals, display, page and summary around a run of a pipeline.
+"""``lakebed run`` and ``lakebed maintain``: signals, display, page and summary around a run of a pipeline; a worker of a fleet.
 
 The first Ctrl-C or SIGTERM asks the run to stop, and it ends with exit code 0; the second ends it at once. A stop that
 takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next run continues after the last commit.
 
-``lakebed validate``: check a pipeline file and print its settings with all defaults and without secrets.
+``lakebed maintain`` of a table is a run that only maintains; of folders it is a worker of the fleet that shares their tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lakebed import events
 from lakebed.cli import exit_codes, logs
-from lakebed.cli.arguments import port_or_file, positive, takes_table
-from lakebed.cli.logs import note, shown, shown_lines
-from lakebed.cli.parser import Commands
+from lakebed.cli.arguments import is_table, look_seconds, port_or_file, positive, some_port, until_stopped
+from lakebed.cli.logs import note
+from lakebed.cli.parser import Commands, near_table
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from lakebed.pipeline.check import Checked, Role
-    from lakebed.pipeline.database.check import Bill, CheckedDatabase, TopicSeen
-    from lakebed.pipeline.file.document import Document
-    from lakebed.pipeline.file.settings import AnyPipeline, DatabasePipeline, Pipeline
-    from lakebed.pipeline.run import Look
-    from lakebed.pipeline.transforming import Shape
-    from lakebed.ui.pages import PageServer
-
-
-_TOPICS_SHOWN_MAX = 200
-
-
-def _add_validate(commands: Commands) -> None:
-    """Add ``validate``."""
-    parser = commands.add(
-        "validate",
-        "check a pipeline file and print its settings",
-        lambda options: validate(options.file, options.connect),
-        "pipeline.yml --connect",
-    )
-    parser.add_argument("file", metavar="FILE", help="the pipeline file")
-    parser.add_argument("--connect", action="store_true", help="also ask the broker for the topics, and the stores")
-
-
-def validate(file: str, connect: bool = False) -> int:
-    """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
-    import yaml
-
-    from lakebed.pipeline.file.settings import load
-
-    pipeline = load(file)
-    try:
-        effective, lines, wrong = _check(pipeline, connect)
-    except LakebedError as error:
-        raise error.with_text(pipeline.document.redact(str(error))) from None
-    print(
-        shown_lines(
-            yaml.safe_dump(
-                effective_settings(effective), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
-            )
-        ),
-        end="",
-    )
-    for line in lines:
-        print(f"# {shown(pipeline.document.redact(line))}")
-    if not connect and _connects(pipeline):
-        print("# brokers and stores were not asked; --connect does")
-    if wrong:
-        whole = pipeline.document.all_of(wrong)
-        raise whole.with_text(pipeline.document.redact(str(whole)))
-    return exit_codes.OK
-
-
-def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str], list[LakebedError]]:
-    """The pipeline with what its source says of its table, what there is to say, and what is wrong with single tables of a
-    database. Raises for all else that is wrong.
-    """
-    from lakebed.pipeline.check import check
-    from lakebed.pipeline.database.check import check_database, warnings_of_pipeline
-    from lakebed.pipeline.file.settings import DatabasePipeline
-
-    if isinstance(pipeline, DatabasePipeline):
-        database = check_database(pipeline, connect=connect, topics=connect)
-        return pipeline, [*_database_lines(pipeline, database), *database.notes], _errors_in(database)
-    checked = check(pipeline, connect=connect)
-    if pipeline.transform is not None and checked.target is not None:
-        _check_with_spark(pipeline, checked.target)
-    said = [
-        _verdict(pipeline, checked),
-        *checked.notes,
-        _open_question(pipeline, checked.columns),
-        _iceberg_cost(pipeline),
-    ]
-    if checked.table is not None:
-        said += [f"warning: {one}" for one in warnings_of_pipeline(pipeline, checked.table, connect=connect)]
-    return checked.pipeline, [line for line in said if line], []
-
-
-def _check_with_spark(pipeline: Pipeline, table: Shape) -> None:
-    """Have Spark plan the SQL of the file, which takes some seconds. Raises InvalidInput, MissingPrerequisite."""
     from pyspark.sql import SparkSession
 
-    from lakebed.pipeline.driver import SparkStart
-    from lakebed.pipeline.transforming import check_transform
-
-    if (session := SparkSession.getActiveSession()) is not None:
-        check_transform(pipeline, table, session)
-        return
-    note("Spark is started to check the SQL of transform")
-    with SparkStart(pipeline) as start:
-        start.begin()
-        check_transform(pipeline, table, start.wait(lambda: False).spark)
-
-
-def effective_settings(pipeline: AnyPipeline) -> dict[str, Any]:
-    """Every key with its value, as the file could spell it."""
-    out: dict[str, Any] = {}
-    for item in sorted(fields(pipeline), key=lambda item: item.name not in ("table", "database")):
-        value = getattr(pipeline, item.name)
-        match item.name:
-            case "document" | "source_kind" | "format_kind":
-                continue
-            case "source":
-                out["source"] = {"kind": pipeline.source_kind} | _plain(value, pipeline.document, "source")
-            case "format":
-                out["format"] = {"kind": pipeline.format_kind} | _plain(value, pipeline.document, "format")
-            case _:
-                out[item.name] = _plain(value, pipeline.document, item.name)
-    return out
-
-
-def _verdict(pipeline: Pipeline, checked: Checked) -> str:
-    """What a run would find, in words."""
-    path = pipeline.table.path
-    if not checked.was_looked_for:
-        return f"fine; whether there is a table at {path} was not looked at"
-    if checked.table is None:
-        return f"fine; the table at {path} will be created"
-    return f"fine; the table at {path} is there, at version {checked.table.version}"
-
-
-def _connects(pipeline: AnyPipeline) -> bool:
-    from lakebed.pipeline.places import is_local
-
-    places = [pipeline.path, pipeline.checkpoint or ".", getattr(pipeline.source, "folder", ".")]
-    return pipeline.source_kind == "kafka" or not all(map(is_local, places))
-
-
-def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:
-    """A setting that the file leaves to a rule by which records may go to the quarantine; None if there is none."""
-    decimals = [column.name for column in columns if "decimal128(" in str(column.type)]
-    form = getattr(pipeline.format, "decimal_text", None)
-    if pipeline.source_kind == "generator" or pipeline.format_kind != "debezium-json" or form != "auto" or not decimals:
-        return None
-    return (
-        f"{', '.join(decimals)}: unless events contain schemas, set format.decimal_text to the encoding of decimals; with "
-        "auto, a text that may be digits or base64, such as 1234, goes to the quarantine"
-    )
-
-
-def _plain(value: Any, document: Document, name: str) -> Any:
-    """A setting as the file could spell it, redacted by its place in the file; ``name`` as ``Node.name``."""
-    from lakebed.pipeline.file.document import HIDDEN
-
-    if is_dataclass(value):
-        value = {item.name: getattr(value, item.name) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(member, document, f"{name}.{key}") for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, document, f"{name}[{number}]") for number, item in enumerate(value)]
-    if isinstance(value, str):
-        return document.redact(value)
-    return HIDDEN if name in document.hidden else value
-
-
-def _database_lines(pipeline: DatabasePipeline, checked: CheckedDatabase) -> Iterator[str]:
-    """What becomes of a database's topics: the tables first, then what is none and why, then what a day costs."""
-    from lakebed.pipeline.database.check import bill_of
-    from lakebed.pipeline.database.introducer import Expected, Introduced
-    from lakebed.pipeline.places import is_local
-
-    if not checked.topics:
-        yield f"fine; what the topics become below {pipeline.path} was not looked at"
-        yield from _cost_bound(pipeline)
-        return
-    known = [one for one in checked.topics if isinstance(one.found, Introduced | Expected)]
-    there = sum(isinstance(one.found, Introduced) for one in known)
-    yield f"{len(checked.topics):,} topics: {len(known):,} are tables below {pipeline.path}, {there:,} of them are there"
-    shown = sorted(checked.topics, key=lambda one: (not one.warnings, _order(one), one.topic))
-    for one in shown[:_TOPICS_SHOWN_MAX]:
-        yield f"  {one.topic}: {_topic_text(one)}"
-        yield from (f"    warning: {warning}" for warning in one.warnings)
-    if len(shown) > _TOPICS_SHOWN_MAX:
-        yield f"  and {len(shown) - _TOPICS_SHOWN_MAX:,} more"
-    cost, batches = bill_of(pipeline, checked.topics)
-    came = f"{sum(one.records for one in known):,} records came in the last 24 hours"
-    yield came if is_local(pipeline.path) else f"{came}; as many a day cost {_bill_text(cost)}"
-    for name, often in sorted(batches.items(), key=lambda item: -item[1])[:5]:
-        if often:
-            yield f"  {name}: {often:,.0f} batches a day"
-    yield from _cost_bound(pipeline)
-
-
-def _errors_in(checked: CheckedDatabase) -> list[LakebedError]:
-    """What is wrong with single tables."""
-    return [one.found for one in checked.topics if isinstance(one.found, LakebedError)]
-
-
-def _order(one: TopicSeen) -> int:
-    from lakebed.discovery import NoTable
-    from lakebed.pipeline.database.introducer import Expected, Introduced, NotYet
-
-    kinds = (Introduced, Expected, NotYet, LakebedError, NoTable)
-    return next(at for at, kind in enumerate(kinds) if isinstance(one.found, kind))
-
-
-def _topic_text(one: TopicSeen) -> str:
-    from lakebed.discovery import NoTable
-    from lakebed.pipeline.database.introducer import Expected, Introduced, NotYet
-    from lakebed.schema.conversion import canonical_schema
-
-    match one.found:
-        case Introduced(name, table):
-            return f"{name} is there, at version {table.version}"
-        case Expected(name, _, _, new):
-            keys = f"keys {', '.join(new.keys)}" if new.keys else "no keys, so it is only appended to"
-            order = f", in the order of {new.sequence_by}" if new.sequence_by else ", in the order of arrival"
-            return f"{name} will be created: {len(canonical_schema(new.schema))} columns, {keys}{order if new.keys else ''}"
-        case NotYet(reason):
-            return f"no table yet: {reason}"
-        case NoTable(reason):
-            return f"no table: {reason}"
-        case LakebedError():
-            return "wrong, see below"
-
-
-def _cost_bound(pipeline: DatabasePipeline) -> Iterator[str]:
-    """What a table costs at most, if it is not one of the hot ones; nothing on a local disk."""
-    from lakebed.pipeline.database.check import batches_a_day, bill, publications_a_day
-    from lakebed.pipeline.places import is_local
-
-    if is_local(pipeline.path):
-        return
-    section = pipeline.database
-    pace = min(section.max_age_seconds, section.points.interval_seconds if section.points else section.max_age_seconds)
-    often = batches_a_day(86_400, pace, 0.0)
-    one = bill([often], section.prices.puts, section.prices.gets, publications_a_day(often, section.properties))
-    idle = bill([0.0], section.prices.puts, section.prices.gets)
-    why = "database.points.interval_seconds" if pace < section.max_age_seconds else "max_age_seconds"
-    yield (
-        f"a table with a record a second costs {_bill_text(one)} at {why}: {pace:g}; an idle one ${idle.dollars:.4f} a day"
-    )
-
-
-def _bill_text(cost: Bill) -> str:
-    iceberg = f"; ${cost.iceberg_dollars:,.2f} of it for Iceberg's metadata" if cost.iceberg_dollars else ""
-    return (
-        f"${cost.dollars:,.2f} a day of requests to an object store ({cost.commits:,.0f} commits, {cost.puts:,.0f} puts, "
-        f"{cost.gets:,.0f} gets{iceberg})"
-    )
-
-
-def _iceberg_cost(pipeline: Pipeline) -> str | None:
-    """What Iceberg's metadata of the table costs at most; None on a local disk, and where it is off."""
-    from lakebed.pipeline.database.check import bill, publications_a_day
-    from lakebed.pipeline.file.database_section import PricesSection
-    from lakebed.pipeline.places import is_local
-
-    most, prices = publications_a_day(math.inf, pipeline.table.properties), PricesSection()
-    if not most or is_local(pipeline.path):
-        return None
-    cost = bill([], prices.puts, prices.gets, most)
-    return (
-        f"Iceberg's metadata costs ${cost.dollars:,.2f} a day at most, by S3's list price: if something new is settled every "
-        f"{86_400 / most:,.0f} seconds (lakebed.iceberg_seconds), {cost.puts:,.0f} puts"
-    )
+    from lakebed.fleet.worker import FleetWorker, Limits
+    from lakebed.pipeline.check import Role
+    from lakebed.pipeline.file.document import Document
+    from lakebed.pipeline.file.settings import AnyPipeline
+    from lakebed.pipeline.run import Look
+    from lakebed.service.app import Server
+    from lakebed.sparks.cluster import Cluster
+    from lakebed.ui.pages import PageServer
 
 
 STOP_SECONDS_MAX = 45.0
@@ -304,21 +57,16 @@ def add_to(commands: Commands) -> None:
         "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
     )
     run.add_argument("--rate", type=positive, metavar="N", help="events per second of the generator")
-    maintain = commands.add(
-        "maintain",
-        "keep a table that others write to settled and compact",
-        _maintain_table,
-        "lake/orders",
-        runs_on=True,
+    run.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this many seconds")
+    run.add_argument(
+        "--metrics-port",
+        type=port_or_file,
+        default="file",
+        metavar="PORT",
+        help="a port, 0 (any), off, or file (default): as the file says",
     )
-    takes_table(maintain)
-    for each, default in ((run, "file"), (maintain, None)):
-        each.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this many seconds")
-        text = f"a port, 0 (any), off{' (default)' if default is None else ', or file (default): as the file says'}"
-        each.add_argument("--metrics-port", type=port_or_file, default=default, metavar="PORT", help=text)
     run.add_argument("--host", help="where metrics and page listen (default: as in the file)")
-    maintain.add_argument("--host", help="where metrics listen (default: 127.0.0.1)")
-    _add_validate(commands)
+    _add_maintain(commands)
 
 
 def _run_pipeline(options: argparse.Namespace) -> int:
@@ -337,13 +85,16 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     return _run(_at_host(pipeline, options.host), options.duration, options.only, options.log_format)
 
 
-def _maintain_table(options: argparse.Namespace) -> int:
+def _maintain_table(options: argparse.Namespace, path: str) -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
     from lakebed import table
     from lakebed.pipeline.file.settings import maintenance_of
 
-    table.open(options.path)  # raises before anything starts if there is no table
-    pipeline = maintenance_of(options.path)
+    for name in _OF_A_FLEET:
+        if getattr(options, name) not in (None, []):
+            raise InvalidInput(f"--{name.replace('_', '-')} is for folders of tables, and {path} is a table")
+    table.open(path)  # raises before anything starts if it can't be read
+    pipeline = maintenance_of(path)
     pipeline = replace(
         pipeline, metrics=replace(pipeline.metrics, port=options.metrics_port), page=replace(pipeline.page, port=None)
     )
@@ -471,3 +222,207 @@ def _text_of(error: Exception, document: Document) -> LakebedError:
     if isinstance(error, LakebedError):
         return error.with_text(document.redact(str(error)))
     return Unexpected(document.redact(f"unexpected {type(error).__name__}: {first_line(error)}; --debug shows where"))
+
+
+# -- A worker of a fleet -----------------------------------------------------------------------------------------------------
+
+_SAY_SECONDS = 60.0
+_OF_A_FLEET = ("look_seconds", "cores", "memory", "share", "spark", "poke_port", "tokens")
+
+
+def _add_maintain(commands: Commands) -> None:
+    """Add ``maintain``."""
+    maintain = commands.add(
+        "maintain",
+        "keep tables that others write to settled and compact",
+        _maintain,
+        "s3://lake/shop --cores 8 --memory 16GB",
+        runs_on=True,
+    )
+    add = maintain.add_argument
+    add(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a table, or folders of tables; workers of the same folders share the tables, and the first folder has their log",
+    )
+    add("--duration", type=positive, metavar="SECONDS", help="stop after this many seconds")
+    add("--metrics-port", type=some_port, metavar="PORT", help="serve metrics at this port; 0: any (default: none)")
+    add("--host", default="127.0.0.1", help="where the ports listen (default: 127.0.0.1)")
+    of_folders = maintain.add_argument_group("for folders")
+    add = of_folders.add_argument
+    add(
+        "--look-seconds",
+        type=look_seconds,
+        metavar="N",
+        help="look at an idle table every N seconds at least (default: 300); where hints come, it may be longer",
+    )
+    add("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
+    add("--memory", type=_memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
+    add(
+        "--share",
+        type=_share,
+        action="append",
+        default=[],
+        metavar="POOL=N",
+        help="the weight of a pool of tables (lakebed.pool), 1 for others; repeatable",
+    )
+    add("--spark", metavar="MASTER", help="have large merges run on this cluster, such as spark://host:7077")
+    add(
+        "--poke-port",
+        type=some_port,
+        metavar="PORT",
+        help="take POST /poke, that tables have changed, at this port; 0: any (default: none)",
+    )
+    add("--tokens", metavar="FILE", help="who may poke: lines that lakebed serve token makes")
+
+
+def _maintain(options: argparse.Namespace) -> int:
+    """Maintain one table, or all below folders. Raises LakebedError."""
+    first, *others = options.paths
+    if not is_table(first):
+        return _work(options)
+    if others:
+        raise InvalidInput(f"{first} is a table; give it alone, or folders of tables")
+    return _maintain_table(options, first)
+
+
+def _work(options: argparse.Namespace) -> int:
+    """Maintain the tables of folders until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
+    from lakebed.discovery import tables_in
+    from lakebed.fleet.worker import FleetWorker, Limits
+    from lakebed.monitoring.event_log import log_fields
+    from lakebed.monitoring.metrics import Metrics
+
+    limits = Limits(
+        cores=options.cores or Limits().cores,
+        memory_bytes=options.memory or Limits().memory_bytes,
+        shares=dict(options.share),
+        look_seconds=options.look_seconds,
+    )
+    for path in options.paths:
+        if not tables_in(path):
+            note(f"there is no table below {path} yet; one that comes is found within ten minutes{near_table(path)}")
+    done = until_stopped()
+    worker = FleetWorker(options.paths, limits, cluster=_cluster(options, limits))
+    metrics = Metrics()
+    unlisten = events.listen(metrics)
+    server = None
+    if options.metrics_port is not None:
+        server = metrics.serve(options.host, options.metrics_port, "--metrics-port")
+    pokes = None if options.poke_port is None else _poke_server(options, worker)
+    worker.start()
+    if pokes is not None:
+        pokes.start()
+    if options.log_format != "json":
+        print(f"lakebed: worker {worker.id} of the fleet at {worker.roots[0]}", file=sys.stderr, flush=True)
+    ends_at = time.monotonic() + options.duration if options.duration else None
+    before = None
+    while not done.wait(min(1.0 if before is None else _SAY_SECONDS, _left(ends_at))) and _left(ends_at) > 0:
+        state = worker.state()
+        figures = {
+            "workers": len(state.workers),
+            "tables": state.known,
+            "owned": state.owned,
+            "standing_by": state.standing_by,
+            "unseen": state.unseen,
+            "active": state.active,
+            "waiting": state.waiting,
+            "looks": state.looks,
+            "troubles": len(state.troubles),
+        }
+        if options.log_format == "json":
+            log_fields(logging.INFO, "fleet", figures)
+        elif figures["owned"] and figures != before:
+            print(
+                "lakebed: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
+                file=sys.stderr,
+                flush=True,
+            )
+        before = figures if figures["owned"] else None
+    if pokes is not None:
+        pokes.close()
+    worker.close()
+    unlisten()
+    if server is not None:
+        server.close()
+    return exit_codes.OK
+
+
+def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
+    """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
+    try:
+        from lakebed.http import Listening
+        from lakebed.service.app import poke_server
+    except ModuleNotFoundError as error:
+        raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
+    server = poke_server(
+        worker.poked,
+        Listening(host=options.host, port=options.poke_port, option="--poke-port"),
+        options.tokens,
+    )
+    if options.log_format != "json":
+        print(f"lakebed: pokes are taken at {server.url}/poke", file=sys.stderr, flush=True)
+    return server
+
+
+def _cluster(options: argparse.Namespace, limits: Limits) -> Cluster | None:
+    if options.spark is None:
+        return None
+    from lakebed.sparks import session as sessions
+    from lakebed.sparks.cluster import Cluster, require_master
+
+    if options.spark.startswith("local") or not options.spark.strip():
+        raise InvalidInput(
+            f"--spark {options.spark}: this is no cluster; merges run in this process without the option"
+        )
+    sessions.require_java()
+    master = options.spark
+    # Spark's own settings (SPARK_CONF_DIR, spark-defaults.conf) say what a cluster needs beside its address. lakebed must be
+    # installed on the machines of the cluster, or be given to them (spark.submit.pyFiles).
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",  # what becomes of merges is in lakebed's own log
+        **sessions.executor_environment(),
+    }
+
+    def begin() -> SparkSession:
+        require_master(master)
+        sessions.prepare_environment(master)
+        return sessions.start_session("lakebed maintain", master, conf)
+
+    return Cluster(begin, name=master, merges_max=limits.cluster_merges_max)
+
+
+def _left(ends_at: float | None) -> float:
+    return _SAY_SECONDS if ends_at is None else max(0.0, ends_at - time.monotonic())
+
+
+def _cores(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores from 1 to 1024")
+    return int(text)
+
+
+def _share(text: str) -> tuple[str, float]:
+    pool, _, number = text.partition("=")
+    try:
+        share = float(number)
+    except ValueError:
+        share = 0.0
+    if not pool or not 0 < share <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a pool and its share, such as reports=0.5")
+    return pool, share
+
+
+def _memory_bytes(text: str) -> int:
+    """``8GB``, ``512MiB`` or bytes."""
+    units: dict[str, int] = {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)}
+    units |= {f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)}
+    lowered = text.strip().lower()
+    unit = next((unit for unit in sorted(units, key=len, reverse=True) if lowered.endswith(unit)), "")
+    digits = lowered.removesuffix(unit).strip()
+    if not digits.isdecimal() or int(digits) * units.get(unit, 1) < 256 * 2**20:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 256MiB, such as 8GB")
+    return int(digits) * units.get(unit, 1)

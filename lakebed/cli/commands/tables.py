@@ -25,6 +25,7 @@ from lakebed.cli.arguments import (
     table_of,
     takes_table,
 )
+from lakebed.cli.commands.maintenance import show_maintenance
 from lakebed.cli.logs import note, progress
 from lakebed.cli.parser import Commands, Parser
 from lakebed.errors import InvalidInput
@@ -80,7 +81,7 @@ def _add_changes(commands: Commands) -> None:
     )
     attach = family.add("attach", "put a detached partition back", _attach, "lake/orders NAME", rows=True)
     drop = family.add("drop", "delete a detached partition for good", _drop, "lake/orders NAME", rows=True)
-    add_kind(family, "list", "detached", "list the partitions that are detached")
+    _add_kind(family, "list", "detached", "list the partitions that are detached")
     takes_table(detach, attach, drop)
     detach.add_argument(
         "partition", nargs="+", metavar="COLUMN=VALUE", help="one for each partition column; no value means null"
@@ -175,14 +176,13 @@ _KINDS = {
     "claims": "which replica merges which parts, and until when",
     "clustering": "how well the table is clustered by its sort key, level by level",
     "schemas": "the schemas that the table has had, with the reason for each",
-    "detached": "the partitions that are detached",
     "properties": "the properties of the table that are set",
 }
 
 
 def _add_show(commands: Commands) -> None:
     family = commands.family("show", "show parts, commits, merges and more of a table")
-    parsers = {kind: add_kind(family, kind, kind, text) for kind, text in _KINDS.items()}
+    parsers = {kind: _add_kind(family, kind, kind, text) for kind, text in _KINDS.items()}
     parsers["parts"].add_argument(
         "--at-version", type=int, metavar="N", help="list those of this version (default: the newest)"
     )
@@ -195,10 +195,14 @@ def _add_show(commands: Commands) -> None:
     parsers["clustering"].add_argument(
         "--png", metavar="FILE", help="draw the parts over the sort key, and their depth"
     )
+    costs = family.add(
+        "maintenance", "list what maintenance of tables cost, and would gain", show_maintenance, "lake", rows=True
+    )
+    costs.add_argument("paths", nargs="+", metavar="PATH", help="a table, or a folder of tables")
 
 
-def add_kind(family: Commands, name: str, kind: str, text: str) -> Parser:
-    """Add a command that shows one kind of table; ``kind``: as in ``_KINDS``."""
+def _add_kind(family: Commands, name: str, kind: str, text: str) -> Parser:
+    """Add a command that shows one kind of table; ``kind``: as in ``_KINDS``, or ``detached``."""
     parser = family.add(name, text, partial(_show, kind), "lake/orders", rows=True)
     takes_table(parser)
     return parser

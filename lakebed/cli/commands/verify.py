@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import end_in_order, names, positive, until_stopped
-from lakebed.cli.commands.health import examine_tables
+from lakebed.cli.arguments import end_in_order, names, positive, tables_at, until_stopped
+from lakebed.cli.commands.health import print_findings
 from lakebed.cli.logs import note, progress, shown
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from lakebed.pipeline.file.settings import DatabasePipeline
     from lakebed.verify.report import TableReport
 
@@ -24,10 +27,16 @@ _CODES = {"differs": exit_codes.FAILED, "unsettled": exit_codes.TRY_AGAIN}
 def add_to(commands: Commands) -> None:
     """Add ``verify``."""
     verify = commands.add(
-        "verify", "compare tables with their database, row by row, while both go on", _verify, "shop.yml public.orders"
+        "verify",
+        "compare tables with their database, another table or themselves",
+        _verify,
+        "lake/orders --self --deep",
     )
     verify.add_argument(
-        "path", metavar="FILE", help="the pipeline file of the database; with --against and --self the path of a table"
+        "path",
+        metavar="PATH",
+        help="the pipeline file of the database, whose tables are compared row by row while both go on; with --against the path "
+        "of a table, with --self of a table or of a folder of tables",
     )
     verify.add_argument("tables", nargs="*", default=(), metavar="TABLE", help="such as public.orders (default: all)")
     verify.add_argument(
@@ -66,10 +75,14 @@ def add_to(commands: Commands) -> None:
         "--self",
         action="store_true",
         dest="of_itself",
-        help="compare the table with its own log, parts and vectors, as doctor --deep does",
+        help="check the logs and files of tables against every invariant",
     )
+    verify.add_argument("--deep", action="store_true", help="with --self: read every row of the newest version too")
     verify.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: an object for each table, a line each"
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="json: an object for each table, with --self for each finding, a line each",
     )
 
 
@@ -79,6 +92,8 @@ def _verify(options: argparse.Namespace) -> int:
         raise InvalidInput("give --self or --against, not both")
     if options.key and not options.against:
         raise InvalidInput("--key is for --against; rows of a database have the keys of their table")
+    if options.deep and not options.of_itself:
+        raise InvalidInput("--deep is for --self: all else reads every row anyway")
     if options.of_itself or options.against:
         if options.repair or options.continuous or options.snapshot or options.topics:
             raise InvalidInput(
@@ -91,12 +106,60 @@ def _verify(options: argparse.Namespace) -> int:
         raise InvalidInput("--topics asks no database, and --repair, --continuous and --snapshot need one")
     if options.snapshot and options.continuous:
         raise InvalidInput("give --snapshot or --continuous, not both: no snapshot is held for days")
+    if "://" in options.path or os.path.isdir(options.path):
+        raise InvalidInput(
+            f"{options.path} is no pipeline file: give --self to check the tables there, or --against to compare one with another"
+        )
     return _with_database(options)
 
 
 def _of_itself(options: argparse.Namespace) -> int:
-    form = "json" if options.format == "json" else "table"
-    return examine_tables(argparse.Namespace(**vars(options) | {"deep": True, "format": form, "wide": False}))
+    """Examine a table, or each table of a folder; one that can't be examined is named, and the others are."""
+    import pyarrow as pa
+
+    from lakebed.cli.display.output import print_rows
+
+    code, tables, findings = exit_codes.OK, tables_at(options.path), list[pa.Table]()
+    for name, root in tables.items():
+        try:
+            found, is_well = _examined(root, name if len(tables) > 1 or root != options.path else "", options)
+        except LakebedError as error:
+            if root == options.path:
+                raise
+            note(f"{name} can't be examined: {error}")
+            code = exit_codes.FAILED
+            continue
+        findings.append(found)
+        code = code if is_well else exit_codes.FAILED
+    if options.format == "json" and findings:
+        print_rows(pa.concat_tables(findings), options)
+    return code
+
+
+def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Table, bool]:
+    """The findings in a table, and whether all is well; they are printed. ``name``: of a table of a folder."""
+    from lakebed.health.examination import FINDINGS_MAX, examine
+    from lakebed.health.finding import Severity, finding_table
+
+    with progress("opening the table", options.log_format) as report:
+        found = examine(root, options.deep, report)
+    if options.format == "text":
+        count = len(found.findings)
+        counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
+        looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
+        rows = f" with {found.rows:,} rows" if found.deep else ""
+        whole = f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}"
+        if name:
+            print(f"{shown(name)}: {whole}", flush=True)
+        print_findings(found.findings)
+        if not name:
+            print(whole)
+    if len(found.findings) >= FINDINGS_MAX:
+        note(f"at most {FINDINGS_MAX:,} findings of each kind are shown")
+    rows_found = finding_table(found.findings)
+    if name:
+        rows_found = rows_found.add_column(0, "table", [[name] * len(rows_found)])
+    return rows_found, found.severity is Severity.OK
 
 
 def _against(options: argparse.Namespace) -> int:
