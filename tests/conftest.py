@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import shutil
 import signal
 import sys
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "lakebed",
     deadline=None,  # no test needs a quick machine
-    max_examples=25 * TIMES,
+    max_examples=15 * TIMES,
     derandomize=TIMES == 1,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -92,6 +93,7 @@ def _keep_files_in_memory(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _leave_few_cases(items)
     for item in items:
         if item.get_closest_marker("long") or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
@@ -100,6 +102,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Long files first, or one of several processes would work alone at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def _leave_few_cases(items: list[pytest.Item]) -> None:
+    """Of a test with the mark ``few`` so many cases stay, the same each time, and the others are ``long``."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("long"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, of_one in cases.items():
+        mark = of_one[0].get_closest_marker("few")
+        assert mark is not None
+        stay = random.Random(name).sample(
+            of_one, min(mark.args[0], len(of_one))
+        )  # by chance, or one argument might be the same in all
+        for item in of_one:
+            if item not in stay:
+                item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish() -> None:

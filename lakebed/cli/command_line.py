@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 
 from lakebed.cli import exit_codes, logs
@@ -193,6 +194,7 @@ class _Lakebed(Parser):
         return "\n".join([*lines, "", "lakebed help COMMAND, or one of these:", *topics, ""])
 
 
+@cache
 def command_parser() -> Parser:
     """The parser of all commands."""
     parser = _Lakebed(prog="lakebed", description="Change streams become fresh, sorted, compact Delta tables.")

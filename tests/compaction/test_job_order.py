@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pytest
+
 from lakebed.compaction.scheduler import FAIR_EVERY, HEAD_START_SECONDS_MAX, ReadyJobs, head_start_seconds
 from tests.worlds import seeds
 
@@ -50,6 +52,7 @@ class Threads:
                 self.add(following)
 
 
+@pytest.mark.few(3)
 @seeds(6, quick=2)
 def test_busy_pools_get_their_shares_within_a_tenth(seed: int) -> None:
     draw = random.Random(seed)

@@ -81,7 +81,7 @@ def try_to_settle(log: TableLog, *processes: str) -> bool:
     return [begin_settle(log, process)[1] for process in processes][-1] is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_settle_that_kills_three_processes_is_left_alone_by_the_fourth(table: lakebed.Table) -> None:
     other = with_tail(Path(table.path).parent / "other")
     [deadly] = tail_of(table)

@@ -132,6 +132,7 @@ def encode_of(format: str, registry: SchemaRegistry) -> Encode:
     return encode
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("format", ["debezium-json", "debezium-avro", "debezium-json-schema"])
 @seeds(4)
 def test_no_column_is_wrong_without_a_finding(tmp_path: Path, seed: int, format: str, registry: SchemaRegistry) -> None:

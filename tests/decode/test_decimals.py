@@ -66,6 +66,7 @@ def values_of(decoded: Decoded, count: int) -> list[Decimal | None]:
     return [found.get(i) for i in range(count)]
 
 
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "scale"), TYPES)
 @pytest.mark.parametrize("quoted", [False, True])
@@ -85,6 +86,7 @@ def test_digits_at_the_borders_of_precision_and_scale_are_exact_or_refused(
     assert each_by_columns == expected
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("precision", "scale"), TYPES)
 @pytest.mark.parametrize("source_scale", [0, 38])
 def test_unscaled_bytes_at_the_borders_are_exact_or_refused(precision: int, scale: int, source_scale: int) -> None:

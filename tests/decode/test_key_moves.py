@@ -203,6 +203,7 @@ def moved(how: Sends, pattern: Callable[[Source], None], rows: int = 2) -> tuple
     return source, begin
 
 
+@pytest.mark.few(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -220,6 +221,7 @@ def test_rows_are_where_their_source_has_them_after_each_batch(
         assert (str(Remark.KEY_MOVE_UNCLEAR) in lake.remarks()) == (how == "neither")
 
 
+@pytest.mark.few(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", list(HOW)[:3])
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -277,6 +279,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.few(6)
 @seeds(3)
 @pytest.mark.parametrize("how", RANDOM)
 def test_random_transactions_in_random_batches_give_the_rows_of_their_source(
@@ -331,6 +334,7 @@ def test_readers_of_changes_see_the_delete_of_a_row_that_came_and_left_again(
     assert not lake.table.doctor(deep=True).findings
 
 
+@pytest.mark.few(3)
 @seeds(3)
 @pytest.mark.parametrize("full", [True, False])
 def test_without_headers_whole_transactions_give_the_rows_of_their_source(
@@ -400,6 +404,7 @@ class Composed(Lake):
         return ours == theirs
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("how", [*list(HOW)[:2], "whole old rows"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_table_that_composes_rows_follows_moves_and_sets_apart_what_no_event_says(
@@ -424,6 +429,7 @@ def test_a_table_that_composes_rows_follows_moves_and_sets_apart_what_no_event_s
     assert bool(lake.apart()) == (how == "headers and old keys" and pattern in unclear)
 
 
+@pytest.mark.few(6)
 @seeds(4, 5, 31, quick=2)
 @pytest.mark.parametrize("kind", COMPOSED)
 def test_so_do_random_transactions_in_a_table_that_composes_rows(tmp_path: Path, kind: str, seed: int) -> None:
@@ -445,6 +451,7 @@ def test_so_do_random_transactions_in_a_table_that_composes_rows(tmp_path: Path,
         lake.table.settle()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern is not delete_what_was_there])
 def test_so_it_does_when_each_event_comes_in_a_batch_of_its_own(
     tmp_path: Path, pattern: Callable[[Source], None]
@@ -711,6 +718,7 @@ def test_a_moved_row_that_comes_from_the_quarantine_after_newer_changes_of_its_k
     assert lake.rows() == {9: "b"}
 
 
+@pytest.mark.few(3)
 @seeds(3, 20, quick=0)
 @pytest.mark.parametrize("headers", [True, False])
 def test_what_comes_from_the_quarantine_gives_the_same_rows_whenever_the_tail_is_settled(
@@ -801,6 +809,7 @@ def test_rows_that_a_transform_unwrapped_move_by_their_headers(tmp_path: Path) -
     assert lake.rows() == source.table()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("pattern", [shift, move_and_insert, lambda source: source.move(source.row(1), 7)])
 @pytest.mark.parametrize("at_once", [True, False])

@@ -136,6 +136,7 @@ def assert_unsent(decoded: Decoded, unsent: list[bool]) -> None:
     assert [value is None for value in decoded.changes["value"].to_pylist()] == unsent
 
 
+@pytest.mark.few(50)
 @SHAPE
 @pytest.mark.parametrize("inline", [True, False], ids=["schema", "no schema"])
 def test_the_placeholder_of_every_type_is_recognized_in_json(

@@ -148,6 +148,7 @@ def outcome(events: list[dict[str, Any]], by: str) -> dict[int, int]:
     return {key: note for key, (_, note) in found.items() if note is not None}
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["oracle", "sqlserver"])
 def test_no_row_of_a_snapshot_hides_a_change_that_commits_later(kind: Kind) -> None:

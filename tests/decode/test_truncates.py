@@ -329,6 +329,7 @@ def test_records_are_cut_the_same_by_columns_and_one_by_one(seed: int) -> None:
     assert len(fast.changes) + fast.truncated == 60
 
 
+@pytest.mark.few(2)
 @seeds(4)
 def test_a_table_equals_its_source_whatever_is_sent_again_or_read_anew(seed: int, tmp_path: Path) -> None:
     """All partitions are read as far as each other, so that a truncate meets nothing newer in the table."""

@@ -145,6 +145,7 @@ def delta_rs(table: lakebed.Table, version: int) -> list[str]:
     return found_by(pa.table(QueryBuilder().register("t", opened).execute("select * from t")), table, version)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", CHANGES)
 def test_delta_rs_and_duckdb_read_every_version_or_say_why_not(
     name: str, tmp_path: Path, duckdb_delta: ForeignDuckDB

@@ -37,6 +37,7 @@ def test_the_page_has_the_readers_that_the_command_tries_in_the_versions_that_it
     assert {reader.name for reader in READERS} <= set(shown())
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "reader", [one for one in READERS if package(one)[0] in INSTALLED], ids=lambda reader: str(reader.name)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.hostile import folders
 from tests.hostile.world import run
 from tests.worlds import seeds
 
 
+@pytest.mark.few(4)
 @seeds(4, quick=0)
 def test_a_hostile_world_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     run(seed, tmp_path)
 
 
+@pytest.mark.few(4)
 @seeds(4, quick=0)
 def test_a_hostile_folder_of_files_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     folders.run(seed, tmp_path)

@@ -282,6 +282,7 @@ Publisher(TableLog(Interrupted(table.path, int(sys.argv[2]), kill)), storage_of(
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("at", [1, 3, 5, 6])
 def test_a_process_that_kill_9_ends_leaves_what_the_next_one_needs(table: lakebed.Table, at: int) -> None:
     folder = Path(table.path) / FOLDER

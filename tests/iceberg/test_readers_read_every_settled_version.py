@@ -60,6 +60,7 @@ def also(world: World, duckdb: ForeignDuckDB | None = None) -> None:
     check(world)
 
 
+@pytest.mark.few(4)
 @seeds(4, quick=0)
 def test_rows_of_random_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb: ForeignDuckDB

@@ -339,6 +339,7 @@ def test_the_finding_ends_when_the_table_is_emptied_or_somebody_says_so(copy: Co
 # -- at random ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @seeds(3, quick=0)
 def test_after_each_move_and_restart_the_table_is_what_the_source_is(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

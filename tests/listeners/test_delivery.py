@@ -128,6 +128,7 @@ def test_every_event_comes_at_least_once_and_in_order(seed: int, tmp_path: Path)
     assert len(receiver.all) >= len(receiver.first)
 
 
+@pytest.mark.few(2)
 @seeds(4)
 def test_a_listener_that_fell_behind_is_shown_what_it_lost(seed: int, tmp_path: Path) -> None:
     """The logs are cleaned and tables are made anew while the receiver fails."""

@@ -89,6 +89,7 @@ def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.few(3)
 @seeds(6)
 def test_nothing_is_lost_in_silence_when_logs_are_cleaned_and_tables_made_anew(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(0.0)

@@ -308,12 +308,14 @@ def nested_casts(casts: Sequence[Sequence[Actor]]) -> list[Any]:
     ]
 
 
+@pytest.mark.few(9)
 @pytest.mark.worlds
 @pytest.mark.parametrize("cast", nested_casts(CASTS))
 def test_whoever_sleeps_wherever_no_acknowledged_row_is_lost(cast: Sequence[Actor]) -> None:
     assert sum(1 for _ in all_nestings(cast)) > 1
 
 
+@pytest.mark.few(4)
 @pytest.mark.worlds
 @pytest.mark.parametrize("cast", nested_casts(AGED))
 def test_nobody_takes_a_commit_that_came_too_late_for_a_version(cast: Sequence[Actor]) -> None:

@@ -327,6 +327,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in dict.fromkeys(shown)]
 
 
+@pytest.mark.few(18)
 @pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES)
 def test_an_alert_fires_for_its_cause_and_resolves(story: str, tmp_path: Path) -> None:

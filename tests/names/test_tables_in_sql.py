@@ -139,6 +139,7 @@ def test_types_widen_and_columns_may_become_null(sql: Sql, places: lakebed.Table
     assert described(sql)["n"][0] == "bigint"
 
 
+@pytest.mark.few(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),

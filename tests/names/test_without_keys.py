@@ -48,6 +48,7 @@ MERGE = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("few", [200_000, 1])
 def test_a_merge_updates_deletes_and_inserts(
     sql: Sql, visits: lakebed.Table, few: int, monkeypatch: pytest.MonkeyPatch
@@ -59,6 +60,7 @@ def test_a_merge_updates_deletes_and_inserts(
     assert visits.doctor(deep=True).findings == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("few", [pytest.param(200_000, marks=pytest.mark.long), 1])
 @pytest.mark.parametrize(
     ("clauses", "left"),

@@ -251,11 +251,13 @@ def run_cleaned_world(seed: int, folder: Path, steps: int) -> None:
     close(world.replica)
 
 
+@pytest.mark.few(4)
 @seeds(4)
 def test_every_kept_and_every_held_version_equals_the_oracle_whatever_is_cleaned(seed: int, tmp_path: Path) -> None:
     run_cleaned_world(seed, tmp_path, steps=random.Random(seed).choice([10, 20, 30]))
 
 
+@pytest.mark.few(1)
 def test_the_same_holds_on_s3(s3: S3Server) -> None:
     class Prefix(str):
         def __truediv__(self, name: str) -> str:

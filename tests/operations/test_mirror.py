@@ -31,6 +31,7 @@ def run_to_the_end(world: World) -> None:
     raise AssertionError(f"it does not end: {world.state}")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("holds_back", [False, True])
 @seeds(2, quick=0)
 def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: bool, tmp_path: Path) -> None:
@@ -50,6 +51,7 @@ def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: boo
     assert world.found() == world.rows, world.state
 
 
+@pytest.mark.few(1)
 @seeds(2, quick=0)
 def test_after_moves_of_the_source_too_the_table_has_what_the_source_has(seed: int, tmp_path: Path) -> None:
     """What comes from the other server loses, until a resnapshot restarts the order."""

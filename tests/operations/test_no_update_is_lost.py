@@ -133,6 +133,7 @@ class World:
         assert in_order(found) == self.oracle.rows()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sequence", [None, "seq", "lsn"])
 @examples(6)
 @given(steps=_STEPS)

@@ -26,6 +26,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalPartStorage, "now", lambda self: 2 * NOW)
 
 
+@pytest.mark.few(1)
 @seeds(1, quick=0)
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(NOW)

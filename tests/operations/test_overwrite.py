@@ -52,6 +52,7 @@ def test_the_partitions_for_which_the_condition_is_true_are_replaced(
     assert table.inspect.timeline().to_pylist()[0]["operation"] == "OVERWRITE"
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize(
@@ -189,6 +190,7 @@ AFTER: dict[str, Callable[[lakebed.Table], object]] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("where", [None, "region = 'eu'", "value < 3 or value > 9"])
 def test_changes_that_come_while_the_rows_are_written_count_after_them(

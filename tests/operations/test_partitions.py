@@ -391,6 +391,7 @@ def joins(table: lakebed.Table, how: str) -> Callable[[], object]:
     return lambda: table.attach_partition(name)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("how", ["attach", "replace"])
 @pytest.mark.parametrize("between", ["other ranges", "other keys", "settled", "merged"])
 def test_keys_are_looked_up_once_though_others_commit_before_each_attempt(
@@ -494,6 +495,7 @@ def test_a_row_that_was_deleted_while_it_was_detached_comes_back_dead(
     assert values(table) == {}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("merges", [0, 1, 2])
 @pytest.mark.parametrize("by", ["apply", "delete"])
 @pytest.mark.parametrize("lacks", [None, ["value"]])
@@ -623,6 +625,7 @@ class LateEvents:
         assert in_order(self.table.to_arrow().to_pylist()) == self.oracle.rows()
 
 
+@pytest.mark.few(3)
 @seeds(3, quick=0)
 def test_a_partition_that_leaves_and_comes_back_changes_nothing_whatever_is_late(seed: int, tmp_path: Path) -> None:
     """It is as if the partition had been there all the time."""

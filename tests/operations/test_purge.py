@@ -286,6 +286,7 @@ def crashing(table: lakebed.Table, survived: int, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(type(storage), name, counted(getattr(type(storage), name)))
 
 
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("survived", range(0, 30, 2))
 def test_a_purge_that_is_killed_at_any_step_is_brought_to_its_end(

@@ -27,6 +27,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [[kind] for kind in VALUES] + [[pa.int64(), pa.string()]], ids=str)
 def test_rows_whose_key_no_other_row_has_are_found_alike_with_duckdb_and_without(kinds: list[pa.DataType]) -> None:

@@ -23,6 +23,7 @@ def test_every_merge_lowers_the_measure_whatever_bounds_and_parts_it_writes() ->
     assert sum(merges_until_the_end(seed) for seed in worlds(10)) > 0
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("seed", range(len(SORT_KEYS)))
 def test_a_table_sorted_by_hostile_values_is_merged_to_an_end(seed: int, tmp_path: Path) -> None:
     real_merges_until_the_end(seed, tmp_path)

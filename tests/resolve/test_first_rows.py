@@ -68,6 +68,7 @@ class First:
             self.rows[id] = at, text
 
 
+@pytest.mark.few(2)
 @seeds(4)
 def test_the_first_row_of_a_key_is_kept_until_it_is_deleted(tmp_path: Any, seed: int) -> None:
     rng = random.Random(seed)

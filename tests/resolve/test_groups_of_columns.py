@@ -187,6 +187,7 @@ def in_tasks(changes: pa.Table, spec: Any, connection: Any, ends: Sequence[int])
     return [layer for layers, _ in of_pieces for layer in layers], of_pieces[0][1]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("settle", [settle_singly, lakebed.Table.settle])
 @pytest.mark.parametrize(("is_deleted", "scores"), [(False, "sum"), (True, "sum"), (True, "last")])
 def test_so_it_does_if_a_batch_has_several_parts_whatever_clocks_say(

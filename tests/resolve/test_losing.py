@@ -50,6 +50,7 @@ def lost(table: lakebed.Table, parts: Sequence[WrittenPart], locator: KeyLocator
     return keys
 
 
+@pytest.mark.few(3)
 @seeds(6)
 def test_a_change_loses_against_a_newer_row_or_delete(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

@@ -32,6 +32,7 @@ def test_pyiceberg_reads_every_publication_from_the_store(s3: S3Server) -> None:
     assert table.doctor().findings == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["/dv-", "/manifest-", "/snap-", ".metadata.json", "/version-hint"])
 def test_a_publication_goes_on_if_the_answer_to_a_file_is_lost(
     name: str, flaky_s3: FaultProxy, s3_server: S3Server

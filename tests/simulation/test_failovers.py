@@ -19,6 +19,7 @@ def fails_in_some_run(**given: int) -> bool:
     return False
 
 
+@pytest.mark.few(2)
 @pytest.mark.worlds
 @pytest.mark.parametrize(("workers", "kills"), [(3, 2), (5, 2), (2, 1), (3, 0)])
 def test_no_change_waits_longer_than_the_freshness_of_its_table_while_workers_are_killed(

@@ -24,6 +24,7 @@ def order_of(event: dict[str, Any]) -> int:
     return int((event["after"] or event["before"])["order_id"])
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("inserts", "deletes"), [(0.25, 0.05), (0.5, 0.25), (0.1, 0.0), (1.0, 0.0), (0.3333, 0.1)])
 def test_changes_are_of_orders_that_exist(inserts: float, deletes: float) -> None:

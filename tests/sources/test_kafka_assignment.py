@@ -119,6 +119,7 @@ def shorter(kafka: KafkaServer, topic: str) -> None:
     kafka.create_topic(topic)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("happens", "own"), [(deleted, 1), (gone, 2), (shorter, 1)])
 def test_what_is_lost_of_one_range_fails_that_range_alone(
     kafka: KafkaServer,

@@ -197,6 +197,7 @@ def test_a_partition_shorter_than_the_range_is_a_loss(kafka: KafkaServer, topic:
     assert lost == [10]
 
 
+@pytest.mark.few(1)
 def test_a_topic_that_is_gone_is_a_loss(kafka: KafkaServer, topic: str) -> None:
     missing = settings(kafka, "never-" + topic)
     with pytest.raises(DataLoss, match=f"topic 'never-{topic}' partition 0: .* gone; was it deleted"):

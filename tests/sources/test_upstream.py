@@ -147,6 +147,7 @@ class LayeredWorld(World):
         super().step()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("sequence", [None, "column", "hidden"])
 @seeds(1)
 def test_a_layer_equals_its_upstream_whatever_happens_to_both(seed: int, sequence: str | None, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def check_writes_and_reads(spark: SparkSession, folder: Path) -> None:
     assert comparable(table.to_arrow()) == [WANTED[number] for number in sorted([*others, 7])]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("conf", CHOSEN.values(), ids=CHOSEN)
 def test_settings_of_a_session_change_no_row(spark: SparkSession, tmp_path: Path, conf: Mapping[str, str]) -> None:
     known = {name: value for name, value in conf.items() if spark.conf.isModifiable(name)}

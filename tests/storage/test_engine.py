@@ -102,6 +102,7 @@ def status_of(child: int) -> int:
 LONG_QUERY = "select sum(a.range * b.range) from range(10_000_000) a, range(100_000) b"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "work",
     [

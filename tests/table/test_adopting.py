@@ -123,6 +123,7 @@ def rows_of(table: lakebed.Table) -> list[Row]:
 WITHOUT_SEQUENCE = ("keys only", "another case")
 
 
+@pytest.mark.few(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sequenced"), [*((name, True) for name in FILES), *((name, False) for name in WITHOUT_SEQUENCE)]
@@ -163,6 +164,7 @@ def test_a_file_of_others_is_read_settled_completed_merged_and_mutated(
     assert table.doctor(deep=True).findings == ()
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("keys", [(), ("id",)], ids=["without keys", "with keys"])
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES.keys())
 def test_a_file_of_others_is_mutated_and_its_changes_are_reported(

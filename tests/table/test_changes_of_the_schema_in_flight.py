@@ -182,6 +182,7 @@ UNKEYED = [
 ]
 
 
+@pytest.mark.few(30)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "change", "keys"),

@@ -154,6 +154,7 @@ def conflicts(table: lakebed.Table) -> list[Conflict | None]:
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [keyed, unkeyed])
 @pytest.mark.parametrize("rewrite", [stripped, altered])

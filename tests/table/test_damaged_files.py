@@ -125,6 +125,7 @@ WRITES: dict[str, Action] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("action", [*READS, *WRITES])
 def test_a_flipped_bit_is_neither_returned_nor_written_again(

@@ -275,6 +275,7 @@ def check(world: World) -> None:
         assert in_order(found.to_pylist()) == rows, f"version {version}"
 
 
+@pytest.mark.few(8)
 @seeds(8, quick=4)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))

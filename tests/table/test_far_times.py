@@ -77,6 +77,7 @@ def run(*arguments: str) -> int:
 KEYS = ["at", "day desc", "day(local)", "year(at)", "zorder(at, day)", "hilbert(local, day)"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_every_command_shows_it_and_maintenance_keeps_it(

@@ -158,6 +158,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "turn"), TABLES)
 def test_a_table_with_keys_is_right_whatever_its_columns_are_called(number: int, turn: int, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ HISTORIES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_history_gives_one_row_however_it_was_cut_and_settled(name: str, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_doctor_names_the_column_in_a_table_that_was_adopted_before(
     assert "column 'day'" in finding.what and "with Spark" in finding.remedy
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_said_to_help_helps(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     modes = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")

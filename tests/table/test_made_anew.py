@@ -78,6 +78,7 @@ WRITES: dict[str, Callable[[lakebed.Table], object]] = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("versions", [0, 4, 6])
 def test_what_a_handle_of_the_table_before_does_leaves_the_new_table_right(

@@ -255,6 +255,7 @@ def on_disk(cache: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.few(2)
 @seeds(4, quick=0)
 def test_the_same_changes_give_the_same_rows_under_any_settings(seed: int, tmp_path: Path) -> None:
     stream = make_stream(seed, length=10 if seed < 4 else 25)

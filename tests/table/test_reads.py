@@ -265,6 +265,7 @@ def test_a_table_that_is_gone_does_not_come_back(table: lakebed.Table) -> None:
 # -- bad files and old ones ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff\xfe", b"[1]", b'{"a": "b"}', b'{"a": -1}', b'{"a": 1.5}', b'{"a": true}']
 )
@@ -334,6 +335,7 @@ def test_a_running_maintenance_removes_old_files_of_reads(
 ALL = {f"r{number}" for number in range(REGIONS)}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("sql", "read"),
     [

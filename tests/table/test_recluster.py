@@ -41,7 +41,7 @@ CASES = {
 BATCHES, ROWS = 12, 400
 
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.few(2)]
 
 
 class Filled:

@@ -247,6 +247,7 @@ def step(world: World) -> None:
     world.remember()
 
 
+@pytest.mark.few(2)
 @seeds(4, quick=0)
 def test_the_table_equals_a_dictionary_whatever_changes_when(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -224,6 +224,7 @@ def test_another_value_beside_each_of_them_is_found(server: MariaDbServer, tmp_p
     assert {(one.key["id"], one.column) for one in found.differences} == expected
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_found_again_one_by_one(server: MariaDbServer, tmp_path: Path, name: str) -> None:
     kind, lake, keys = KEYS[name]

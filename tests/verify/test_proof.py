@@ -64,6 +64,7 @@ def goes_on(world: World, share: float) -> None:
     world.before = change
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_each_planted_difference_is_found_and_nothing_else(seed: int, ordered: bool) -> None:
@@ -89,6 +90,7 @@ def test_what_is_read_at_one_position_is_compared_with_what_came_since(seed: int
     assert (found.differing_keys, found.unsettled) == (len(planted), [])
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_table_that_follows_its_source_is_equal(seed: int, ordered: bool) -> None:

@@ -120,6 +120,7 @@ def plant(shop: Shop) -> set[int]:
     return {missing, wrong, *surplus}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_what_differs_is_mended_and_nothing_that_comes_meanwhile_is_lost(tmp_path: Path, seed: int) -> None:
     shop = shop_of(tmp_path / "t", seed)

@@ -95,6 +95,7 @@ def test_a_table_is_equal_to_its_copies(table: lakebed.Table, tmp_path: Path) ->
     assert dict(found.left_out) == {"map": "the source does not have it"}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", [field.name for field in SCHEMA if field.name != "id"])
 def test_another_value_of_any_type_shows(table: lakebed.Table, tmp_path: Path, name: str) -> None:
     others = {
@@ -156,6 +157,7 @@ PLANTED: dict[str, tuple[Callable[[lakebed.Table], None], tuple[str, str, str]]]
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found_and_nothing_else(table: lakebed.Table, tmp_path: Path, name: str) -> None:
     plant, said = PLANTED[name]

@@ -236,6 +236,7 @@ class World:
             assert self.copy.rows() == rows_of(self.table)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("sequence", [None, "column", "hidden"])
 @seeds(2, quick=0)
 def test_a_copy_equals_its_table_whatever_happens_to_it(seed: int, sequence: str | None, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def plain(rows: pa.Table) -> list[str]:
     return sorted(repr(row) for row in rows.to_pylist())
 
 
+@pytest.mark.few(2)
 @seeds(4)
 def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -359,6 +359,7 @@ def check_changes(world: World, columns: ChangeColumns) -> None:
         same([{name: row[name] for name in wanted} for row in found], expected)
 
 
+@pytest.mark.few(1)
 @seeds(2, quick=0)
 def test_every_reader_sees_each_version_with_the_schema_that_it_had(tmp_path: Path, seed: int) -> None:
     world = new_world(tmp_path, seed)

@@ -102,18 +102,21 @@ def test_the_layout_marks_exactly_the_dead_rows() -> None:
         assert found == sorted(dead)
 
 
-def test_dead_rows_are_not_read_and_all_others_are(spark: SparkSession, parts: Parts) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.files.maxPartitionBytes", "20000"),
+        pytest.param("spark.sql.files.maxPartitionBytes", "10000000", marks=pytest.mark.long),
+        pytest.param("spark.sql.parquet.enableVectorizedReader", "false", marks=pytest.mark.long),
+        pytest.param("spark.sql.codegen.wholeStage", "false", marks=pytest.mark.long),
+    ],
+)
+def test_dead_rows_are_not_read_and_all_others_are(spark: SparkSession, parts: Parts, name: str, value: str) -> None:
     for at, dead in enumerate(DEAD.values()):
         parts.add(random_rows(5000, at, at * 5000), list(dead))
-    expected = in_utc(parts.rows)
-    assert same_rows(in_utc(rows_of(read(spark, parts))), expected)
-    with setting(spark, "spark.sql.files.maxPartitionBytes", "20000"):
-        assert read(spark, parts).rdd.getNumPartitions() > 20
-        assert same_rows(in_utc(rows_of(read(spark, parts))), expected)
-    with setting(spark, "spark.sql.parquet.enableVectorizedReader", "false"):
-        assert same_rows(in_utc(rows_of(read(spark, parts))), expected)
-    with setting(spark, "spark.sql.codegen.wholeStage", "false"):
-        assert same_rows(in_utc(rows_of(read(spark, parts))), expected)
+    with setting(spark, name, value):
+        assert value != "20000" or read(spark, parts).rdd.getNumPartitions() > 20
+        assert same_rows(in_utc(rows_of(read(spark, parts))), in_utc(parts.rows))
 
 
 def test_counting_needs_no_column(spark: SparkSession, parts: Parts) -> None:

@@ -54,6 +54,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(tmp_path, server.url, {"type": "hive", "uri": server.url})
 
 
+@pytest.mark.few(1)
 def test_the_entry_follows_what_is_published(lake: Lake) -> None:
     orders = make(lake.root, "public/orders")
     orders.set_properties(ON)

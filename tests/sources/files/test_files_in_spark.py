@@ -88,6 +88,7 @@ def rows(table: lakebed.Table) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in table.to_arrow().to_pylist()), key=repr)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["json", "csv", "parquet", "csv with deletes", "parquet with deletes"])
 def test_tasks_that_share_files_of_all_sizes_keep_their_order(
     spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
@@ -167,17 +168,25 @@ def test_lines_of_csv_mean_what_they_mean_to_spark(
     assert wrong == []
 
 
-def test_a_line_of_csv_that_does_not_fit_ends_the_run_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
+TRANSFORM = {"sql": "select id, v, n, day, _change_type from changes", "columns": COLUMNS}
+
+
+@pytest.mark.parametrize(
+    ("form", "transform"),
+    [
+        ("csv", {}),
+        pytest.param({"kind": "csv", "apply_as_deletes": "n < 0"}, {}, marks=pytest.mark.long),
+        pytest.param("csv", {"transform": TRANSFORM}, marks=pytest.mark.long),
+    ],
+)
+def test_a_line_of_csv_that_does_not_fit_ends_the_run_and_is_named(
+    spark: SparkSession, tmp_path: Path, form: Any, transform: dict[str, Any]
+) -> None:
     file(tmp_path, "a.csv", "id,v,n,day\n1,a,,\n")
     file(tmp_path, "b c.csv", "id,v,n,day\n2,a,,\n3,b,much,\n")
-    name = tmp_path / "in" / "b c.csv"
-    for form in ("csv", {"kind": "csv", "apply_as_deletes": "n < 0"}):
-        why = f"the file {name} can't be read: the line at byte 17 does not fit the columns: '3,b,much,'"
-        with pytest.raises(InvalidChanges, match=why):
-            run(spark, tmp_path, form)
-    with pytest.raises(InvalidChanges, match="the line at byte 17 does not fit the columns"):
-        sql = "select id, v, n, day, _change_type from changes"
-        run(spark, tmp_path, "csv", transform={"sql": sql, "columns": COLUMNS})
+    why = f"the file {tmp_path}/in/b c.csv can't be read: the line at byte 17 does not fit the columns: '3,b,much,'"
+    with pytest.raises(InvalidChanges, match=why):
+        run(spark, tmp_path, form, **transform)
     table = run(spark, tmp_path, "csv", options={"mode": "DROPMALFORMED"})
     assert [row[0] for row in rows(table)] == [1, 2]
     file(tmp_path, "c.csv", "id,n,v,day\n4,1,c,\n")

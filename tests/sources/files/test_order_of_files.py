@@ -80,6 +80,7 @@ def test_a_large_file_is_cut_and_its_rows_keep_their_order(
     assert one.rows() == {0: "497", 1: "498", 2: "499", 3: "493", 4: "494", 5: "495", 6: "last"}
 
 
+@pytest.mark.few(2)
 @seeds(4)
 def test_rows_are_in_the_order_of_files_and_rows_at_every_replay_and_in_every_parallelism(
     seed: int, inbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
