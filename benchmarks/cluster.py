@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from benchmarks.workload import SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.compaction.kernels import SparkKernel
+from lakebed.compaction.compaction import SparkKernel
 from lakebed.compaction.merge_values import MergeKernel
 from lakebed.log.actions import Domain
 from lakebed.log.entries import CLAIM

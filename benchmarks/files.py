@@ -31,7 +31,7 @@ from benchmarks.workload import median, table
 from lakebed.ingest.batch_writer import Written, commit_written
 from lakebed.log.entries import Operation
 from lakebed.pipeline import sources
-from lakebed.pipeline.file.settings import parse_any
+from lakebed.pipeline.settings import parse_any
 from lakebed.pipeline.target import open_or_create
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.sources.files.folder import Looker

@@ -29,7 +29,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges
-from lakebed.sql.pieces import parquet
+from lakebed.sql import parquet
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of

@@ -42,8 +42,7 @@ import pyarrow.compute as pc
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.http import Listening
-from lakebed.iceberg.heads import METADATA_FOLDER, metadata_name
-from lakebed.iceberg.metadata import HOURS
+from lakebed.iceberg.metadata import HOURS, METADATA_FOLDER, metadata_name
 from lakebed.iceberg.publisher import Publisher
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline

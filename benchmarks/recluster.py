@@ -23,12 +23,12 @@ import numpy as np
 
 import lakebed
 from benchmarks.workload import SCHEMA, SORT_KEY, Workload, table
-from lakebed.compaction.kernels import MEMORY_BYTES_MAX
+from lakebed.compaction.compaction import MEMORY_BYTES_MAX
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
-from lakebed.sql.expression import expression
+from lakebed.sql import expression
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
 

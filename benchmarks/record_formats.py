@@ -28,7 +28,7 @@ from lakebed.decode.decoder import RecordReader
 from lakebed.decode.json.objects import JsonParser
 from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.native.library import library
-from lakebed.decode.protobuf.reader import ProtobufReader, compiled
+from lakebed.decode.typed.protobuf_reader import ProtobufReader, compiled
 
 BATCH_ROWS = 16_384
 ROUNDS = 5

@@ -38,7 +38,7 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.planner import plan
-from lakebed.sql.expression import expression
+from lakebed.sql import expression
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
 

@@ -26,9 +26,9 @@ from lakebed.table import internals_of
 from lakebed.verify.canonical import Shape
 from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
+from lakebed.verify.postgres import Database, PostgresTable
 from lakebed.verify.proof import Found, Proof
 from lakebed.verify.source import Pace
-from lakebed.verify.sources.postgres import Database, PostgresTable
 from tests.infra.postgres import PostgresServer
 from tests.infra.server import HOST
 

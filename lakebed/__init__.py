@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.compaction import CompactResult
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.settle import SettleResult
-    from lakebed.database.warehouse import Moment, Warehouse, warehouse
+    from lakebed.database import Moment, Warehouse, warehouse
     from lakebed.operations.alter import AlterResult
     from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
@@ -47,19 +47,19 @@ __all__ = [
 _HOMES = {
     "AlterResult": "lakebed.operations.alter",
     "CompactResult": "lakebed.compaction.compaction",
-    "Moment": "lakebed.database.warehouse",
+    "Moment": "lakebed.database",
     "MutationResult": "lakebed.operations.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
-    "Warehouse": "lakebed.database.warehouse",
+    "Warehouse": "lakebed.database",
     "connect": "lakebed.client",
     "convert": "lakebed.table",
     "create": "lakebed.table",
     "open": "lakebed.table",
     "spark": "lakebed.session",
     "undrop": "lakebed.table",
-    "warehouse": "lakebed.database.warehouse",
+    "warehouse": "lakebed.database",
 }
 
 

@@ -1,8 +1,9 @@
 """Which tables there are below a path, what they are called, and when one is looked at next.
 
-A folder that holds a log is a table, and so is the quarantine beside one, unless a mark says that it is dropped (``log.drops``).
-Folders whose names begin with ``_`` or ``.`` are private. A table that is known already is not looked into again, so to find
-nothing new in 10,000 tables of a schema takes some ten requests. That a table is gone is noticed by who looks at its log.
+A folder that holds a log is a table, and so is the quarantine beside one, unless a mark says that it is dropped
+(``log.removals``). Folders whose names begin with ``_`` or ``.`` are private. A table that is known already is not looked into
+again, so to find nothing new in 10,000 tables of a schema takes some ten requests. That a table is gone is noticed by who looks
+at its log.
 
 A folder is one table's: no table lies inside another's folder (``require_alone``).
 
@@ -45,8 +46,8 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
-from lakebed.log.drops import DROPPED_FOLDER
-from lakebed.log.files.names import LOG_FOLDER
+from lakebed.log.file_names import LOG_FOLDER
+from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.object_store import Folders
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root

@@ -15,7 +15,7 @@ import pytest
 
 import lakebed
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.database.ingest import DatabaseIngest
+from lakebed.ingest.database_batch import DatabaseIngest
 from lakebed.ingest.stream import FrameIngest, RangeIngest
 from lakebed.log import entries
 from lakebed.log.entries import Operation
@@ -89,7 +89,7 @@ def test_the_name_of_an_operation_in_the_log_is_for_people() -> None:
             ):
                 readers.add(path)
     assert readers == {
-        "log/files/commit_codec.py", "log/table_log.py",  # writes it, and emits the event
+        "log/commit_codec.py", "log/table_log.py",  # writes it, and emits the event
         "compaction/log_source.py", "monitoring/table_state.py", "operations/mutate_keyed.py", "ui/history.py",
         "view/metadata_tables.py", "service/table_routes.py",
     }  # fmt: skip

@@ -26,7 +26,7 @@ QUICK = {
     ("failures.py", "_lock"): "the state of a query",
     ("fleet/hints.py", "_changed"): "whether a hint has come, and whether the job runs",
     ("fleet/worker.py", "_room"): "which tables are active",
-    ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
+    ("ingest/database_batch.py", "_lock"): "what is known of the topics, and how they stand",
     ("sources/kafka/assignment.py", "_lock"): "which ranges of a client are not begun, and how many threads use it",
     ("sources/kafka/clients.py", "_lock"): "the clients that wait for a range; none is closed under it",
     ("names/answers.py", "_lock"): "the catalogs, and the versions that queries have named",

@@ -23,7 +23,7 @@ from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.log.entries import PART, POSITION
 from lakebed.pipeline.driver import spark_settings
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges

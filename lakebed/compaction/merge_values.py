@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 
 class MergeKernel(Protocol):
-    """Does the work of step 2 (``compaction.kernels``)."""
+    """Does the work of step 2 (``compaction.compaction``)."""
 
     def merge(
         self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress

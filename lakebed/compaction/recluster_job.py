@@ -35,7 +35,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
-from lakebed.sql.expression import check_condition, expression
+from lakebed.sql import check_condition, expression
 from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

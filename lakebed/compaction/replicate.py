@@ -36,7 +36,7 @@ from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeKernel, Progress, local_inputs, no_progress
 from lakebed.errors import Cancelled, Corrupt, LakebedError
 from lakebed.log.claims import Claim, claims_of
-from lakebed.log.purges import purged_before
+from lakebed.log.removals import purged_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.materialized import (

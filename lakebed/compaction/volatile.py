@@ -47,7 +47,7 @@ from lakebed.coordination.failing import taken_paths
 from lakebed.errors import Corrupt, Retry
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import Operation
-from lakebed.log.purges import purged_before
+from lakebed.log.removals import purged_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.materialized import (

@@ -98,7 +98,7 @@ def record_format(format: str) -> RecordFormat:
     if name == "json-schema":
         return JsonSchemaFormat()
     try:
-        from lakebed.decode.protobuf.reader import ProtobufFormat
+        from lakebed.decode.typed.protobuf_reader import ProtobufFormat
 
         return ProtobufFormat()
     except ModuleNotFoundError as error:

@@ -26,11 +26,10 @@ from lakebed.log import entries
 from lakebed.log.actions import Domain, Part
 from lakebed.log.claims import claim_of
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.drops import Dropped
 from lakebed.log.entries import COORDINATION, Operation
 from lakebed.log.entry_values import decoded, integer_of
 from lakebed.log.holds import hold_of
-from lakebed.log.purges import purge_of
+from lakebed.log.removals import Dropped, purge_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.operations import cleanup

@@ -67,7 +67,7 @@ from lakebed.planning.settling import pressure
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.verified import verified_of
 from lakebed.remarks import KINDS, Counts, Kind, Remark
-from lakebed.sortkey.clustering import clustering
+from lakebed.sortkey.ranges import clustering
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import volatile_folder
 from lakebed.view.clustering import placed

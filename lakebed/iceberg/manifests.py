@@ -15,20 +15,201 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from lakebed.iceberg.avro import avro_bytes, entry_schema, partition_name
-from lakebed.iceberg.columns import IcebergColumns
-from lakebed.iceberg.puffin import Twin, twin_of
-from lakebed.iceberg.values import Bounds, encoded, partition_value
+from lakebed.iceberg.columns import IcebergColumns, StoredPath
 from lakebed.log.actions import Part, loose_stats
+from lakebed.log.deletion_vector import DeletionVector
 from lakebed.parts.part_filter import trusts_bounds
+from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
+
+# -- Puffin files for deletion vectors: one a vector, since PyIceberg reads a file as a whole for each. Pure ---------------
+#
+# A blob ``deletion-vector-v1`` has the bytes that Delta's file has: length, magic number and roaring bitmap, checksum. So a
+# twin is the vector's bytes between a head and a foot, and where all of it lies follows from the log, before a byte is read.
+
+
+_MAGIC = b"PFA1"
+_UNCOMPRESSED = b"\0\0\0\0"
+_AROUND = 8  # length and checksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """The Puffin file of a part's deletion vector."""
+
+    name: str  # of the file; a digest of the part's and the vector's identity, which never change
+    data_file: str  # where Iceberg finds the part
+    vector: DeletionVector
+    foot: bytes
+
+    @property
+    def offset(self) -> int:
+        return len(_MAGIC)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the blob."""
+        return self.vector.bytes + _AROUND
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.offset + self.length + len(self.foot)
+
+    def content(self, data: bytes) -> bytes:
+        """The file. ``data``: the vector's, as ``deletion_vector.encode`` returns it."""
+        return _MAGIC + struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data)) + self.foot
+
+
+def twin_of(part: Part, vector: DeletionVector, data_file: str) -> Twin:
+    """The twin of the vector of a part, which Iceberg finds at ``data_file``."""
+    identity = f"{data_file}\n{vector.unique_id}\n{vector.bytes}\n{vector.dead_rows}".encode()
+    blob = {
+        "type": "deletion-vector-v1",
+        "fields": [],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": len(_MAGIC),
+        "length": vector.bytes + _AROUND,
+        "properties": {"referenced-data-file": data_file, "cardinality": str(vector.dead_rows)},
+    }
+    foot = orjson.dumps({"blobs": [blob]})
+    return Twin(
+        name=f"dv-{hashlib.blake2b(identity, digest_size=12).hexdigest()}.puffin",
+        data_file=data_file,
+        vector=vector,
+        foot=_MAGIC + foot + struct.pack("<i", len(foot)) + _UNCOMPRESSED + _MAGIC,
+    )
+
+
+# -- Values in the bytes that Iceberg's metadata has them in: bounds of columns, and partitions. Pure ----------------------
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_DAY = datetime.date(1970, 1, 1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_TEXT_MAX = 32
+_LAST_CHARACTER = 0x10FFFF
+
+
+def encoded(value: Any, kind: pa.DataType) -> bytes:
+    """A single value (appendix D of Iceberg's specification)."""
+    if pa.types.is_boolean(kind):
+        return b"\1" if value else b"\0"
+    if pa.types.is_string(kind):
+        return value if isinstance(value, bytes) else str(value).encode()
+    if pa.types.is_decimal(kind):
+        number = int(decimal.Decimal(value).scaleb(kind.scale, decimal.Context(prec=80)))
+        return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
+    if pa.types.is_timestamp(kind):
+        return struct.pack("<q", (value - _EPOCH) // _MICROSECOND)
+    if pa.types.is_date(kind):
+        return struct.pack("<i", (value - _EPOCH_DAY).days)
+    if pa.types.is_float32(kind):
+        return struct.pack("<f", value)
+    if pa.types.is_float64(kind):
+        return struct.pack("<d", value)
+    return struct.pack("<q" if pa.types.is_int64(kind) else "<i", value)
+
+
+class Bounds:
+    """What Delta's statistics of one part say of its columns, by the columns' numbers."""
+
+    def __init__(self, stats: str | None, leaves: Mapping[StoredPath, tuple[int, pa.DataType]]) -> None:
+        self.nulls: dict[int, int] = {}
+        self.lower: dict[int, bytes] = {}
+        self.upper: dict[int, bytes] = {}
+        found = parsed_stats(stats) if stats else {}
+        for path, count in _flat(found.get("nullCount") or {}):
+            if path in leaves and isinstance(count, int):
+                self.nulls[leaves[path][0]] = count
+        least, greatest = (dict(_flat(found.get(name) or {})) for name in ("minValues", "maxValues"))
+        for path, (number, kind) in leaves.items():
+            low, high = least.get(path), greatest.get(path)
+            if low is None or high is None or not has_bounds(kind):
+                continue
+            if (ends := _ends(low, high, kind)) is not None:
+                self.lower[number], self.upper[number] = ends
+
+
+def _ends(low: Any, high: Any, kind: pa.DataType) -> tuple[bytes, bytes] | None:
+    """Bounds in bytes, None where they can't be told."""
+    try:
+        least, greatest = lowest(low, kind), highest(high, kind)
+        if pa.types.is_floating(kind):
+            if math.isnan(least) or math.isnan(greatest):
+                return None
+            least = -0.0 if least == 0 else least
+            greatest = 0.0 if greatest == 0 else greatest
+        if pa.types.is_string(kind):
+            start, end = _text_start(least), _text_end(greatest)
+            return None if end is None else (start, end)
+        if pa.types.is_decimal(kind):
+            least, greatest = decimal.Decimal(least), decimal.Decimal(greatest)
+        return encoded(least, kind), encoded(greatest, kind)
+    except (ValueError, OverflowError, struct.error, ArithmeticError):  # a time that Python lacks
+        return None
+
+
+def _text_start(text: bytes) -> bytes:
+    return text.decode(errors="ignore")[:_TEXT_MAX].encode()
+
+
+def _text_end(text: bytes) -> bytes | None:
+    """A text that none of those up to ``text`` is above."""
+    characters = text.decode(errors="replace")
+    if len(characters) <= _TEXT_MAX:
+        return text
+    for at in range(_TEXT_MAX - 1, -1, -1):
+        code = ord(characters[at]) + 1
+        code = 0xE000 if 0xD800 <= code <= 0xDFFF else code
+        if code <= _LAST_CHARACTER:
+            return (characters[:at] + chr(code)).encode()
+    return None
+
+
+def _flat(values: Mapping[str, Any], above: StoredPath = ()) -> Iterator[tuple[StoredPath, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def partition_value(text: str | None, kind: pa.DataType) -> Any:
+    """A partition's value as Avro takes it, from the text in the log. Raises ValueError for a text that is no such value."""
+    if text is None or text == "":
+        return None
+    if pa.types.is_string(kind):
+        return text
+    if pa.types.is_boolean(kind):
+        return text.lower() == "true"
+    if pa.types.is_integer(kind):
+        return int(text)
+    if pa.types.is_floating(kind):
+        return float(text)
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(text)
+    if pa.types.is_date(kind):
+        return (datetime.date.fromisoformat(text) - _EPOCH_DAY).days
+    moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
+    return (moment - _EPOCH) // _MICROSECOND
+
 
 Json = dict[str, Any]
 DATA, DELETES = 0, 1

@@ -21,7 +21,7 @@ from lakebed.log.entries import NAMED_BATCH, Operation
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.sql.pieces import parquet
+from lakebed.sql import parquet
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 

@@ -69,8 +69,15 @@ from lakebed.resolve.batches import newest_in_layers
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolve import are_late
 from lakebed.schema.change import SchemaChange
-from lakebed.sql.expression import Expression, check_condition, condition, connection_for, expression, mistakes
-from lakebed.sql.pieces import registered
+from lakebed.sql import (
+    Expression,
+    check_condition,
+    condition,
+    connection_for,
+    expression,
+    mistakes,
+    registered,
+)
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable

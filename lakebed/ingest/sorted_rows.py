@@ -36,7 +36,7 @@ from lakebed.parts.write_arrow import delete_left
 from lakebed.positions.remarks import report_remarks
 from lakebed.quoting import quote_for_spark
 from lakebed.remarks import sum_of
-from lakebed.sql.expression import Expression, require_true
+from lakebed.sql import Expression, require_true
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.local_folders import process_folder

@@ -35,9 +35,9 @@ from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.refusals import refuse
 from lakebed.ingest.table_batch import BatchDone, Reading, TableIngest, WriteWork, run_alone, run_here
-from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
-from lakebed.ingest.transform.run import SourceRows, Task, first_bad_line, passed_through, transformed
+from lakebed.ingest.transform_files import BAD_LINE, RowsOfFiles
+from lakebed.ingest.transform_query import Transform
+from lakebed.ingest.transform_run import SourceRows, Task, first_bad_line, passed_through, transformed
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import STREAM, Operation
 from lakebed.log.snapshot import Snapshot

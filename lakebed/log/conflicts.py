@@ -17,7 +17,7 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    it counts as the later one of the two.
 7. Claims: another claim on the same parts, or a commit that ended or took over the claim that ours rests on.
 8. Positions: a writer that read the same topic into the table.
-9. A purge (``purges``): whatever was planned before it is planned again.
+9. A purge (``removals``): whatever was planned before it is planned again.
 
 A blind append reads nothing, so only 1, 2, 8 and 9 can stop it.
 """

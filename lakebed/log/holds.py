@@ -22,7 +22,7 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import EXPIRED, HOLD, Operation
 from lakebed.log.entry_values import decoded, integer_of
-from lakebed.log.purges import purged_before
+from lakebed.log.removals import purged_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 
@@ -96,7 +96,7 @@ def expired_before(version: int) -> Domain:
 
 
 def require_unpurged(domains: Mapping[str, str], version: int, is_held: bool = False) -> None:
-    """Raises VersionNotFound for a version that is gone because rows were purged (``purges``), unless a reader holds it;
+    """Raises VersionNotFound for a version that is gone because rows were purged (``removals``), unless a reader holds it;
     and for a negative number, which no version has.
     """
     if version < 0:

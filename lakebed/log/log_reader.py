@@ -31,11 +31,11 @@ import orjson
 
 from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.log.actions import Commit
-from lakebed.log.drops import require_there
-from lakebed.log.files.checkpoint import decode_checkpoint
-from lakebed.log.files.commit_codec import decode_commit, digest_of
-from lakebed.log.files.names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
+from lakebed.log.checkpoint import decode_checkpoint
+from lakebed.log.commit_codec import decode_commit, digest_of
+from lakebed.log.file_names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.log.invariants import report_violations
+from lakebed.log.removals import require_there
 from lakebed.log.snapshot import Snapshot, apply, follows, statistics_of, without_expired
 from lakebed.log.stores import LogStore
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped

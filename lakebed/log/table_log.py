@@ -46,6 +46,8 @@ from lakebed.errors import (
     Unsupported,
 )
 from lakebed.log.actions import Action, Commit, CommitInfo, Domain, Transaction, at_version
+from lakebed.log.checkpoint import encode_checkpoint
+from lakebed.log.commit_codec import digest_of, encode_commit
 from lakebed.log.conflicts import (
     Committed,
     Conflict,
@@ -56,13 +58,11 @@ from lakebed.log.conflicts import (
     Unknown,
     find_conflict,
 )
-from lakebed.log.drops import require_there
 from lakebed.log.entries import DROPPED, Operation
-from lakebed.log.files.checkpoint import encode_checkpoint
-from lakebed.log.files.commit_codec import digest_of, encode_commit
-from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.log.file_names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
+from lakebed.log.removals import require_there
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.schema.column_mapping import COLUMN_MAPPING
 from lakebed.schema.conversion import schema_to_json

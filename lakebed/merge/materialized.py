@@ -30,8 +30,8 @@ from pyroaring import BitMap64
 from lakebed.errors import Corrupt, LakebedError
 from lakebed.log.actions import Part
 from lakebed.log.claims import Claim
+from lakebed.log.commit_codec import add_from_json, add_to_json
 from lakebed.log.deletion_vector import inline
-from lakebed.log.files.commit_codec import add_from_json, add_to_json
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance

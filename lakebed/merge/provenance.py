@@ -30,7 +30,7 @@ from lakebed.parts.arrow_source import Rows
 from lakebed.parts.order import key_numbers, sort_order
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import SortTerm
-from lakebed.sql.pieces import aliases, named, registered
+from lakebed.sql import aliases, named, registered
 from lakebed.storage.engine import cursor_of
 
 SOURCES_MAX = 1 << 16

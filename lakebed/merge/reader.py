@@ -43,7 +43,7 @@ from lakebed.parts.row_origins import versions_of_sources
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.quoting import literal
 from lakebed.sortkey.sort_key import SortTerm
-from lakebed.sql.pieces import aliases, constant, named, parquet, parquet_of, scan_of, sql_type
+from lakebed.sql import aliases, constant, named, parquet, parquet_of, scan_of, sql_type
 from lakebed.storage.engine import connect
 
 _Flags = npt.NDArray[np.bool_]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.database.warehouse import warehouse
+from lakebed.database import warehouse
 from lakebed.discovery import TableName, all_tables_below
 from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.log.entries import Operation
@@ -27,7 +27,7 @@ from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table, create, internals_of, undrop
 from lakebed.table import open as open_table
-from lakebed.view.query_reads import snapshot_at
+from lakebed.view.arrow_scan import snapshot_at
 from lakebed.view.spark_scan import schemas_for_spark
 
 _TABLES_MAX = 256

@@ -43,7 +43,7 @@ from lakebed.parts.changes import (
 from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote, quote_for_spark
 from lakebed.sparks.names import DELETED, INSERTED, OLD, OPERATION, UPDATED, StatementInJvm
-from lakebed.sql.pieces import sql_type
+from lakebed.sql import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import Table, internals_of

@@ -22,14 +22,13 @@ from lakebed import events
 from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
-from lakebed.iceberg.columns import with_former_columns
-from lakebed.iceberg.heads import withdraw
-from lakebed.iceberg.unknown_columns import require_known_columns
+from lakebed.iceberg.columns import require_known_columns, with_former_columns
+from lakebed.iceberg.metadata import withdraw
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import BLIND, Committed, ReadWriteSet
 from lakebed.log.entries import Operation
-from lakebed.log.purges import purges_of
+from lakebed.log.removals import purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult

@@ -38,11 +38,11 @@ import pyarrow as pa
 
 from lakebed.coordination.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
-from lakebed.iceberg import tidying
+from lakebed.iceberg import publisher
 from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
 from lakebed.log.claims import LEASE_MS_MAX, claims_of
 from lakebed.log.holds import expire_before, first_unexpired, held_onward, held_versions, holds_of, trim_log_before
-from lakebed.log.purges import purged_empty
+from lakebed.log.removals import purged_empty
 from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.table_log import LOG_FOLDER, TableLog
 from lakebed.operations import job_arguments
@@ -369,7 +369,7 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[_DeletionC
             found.append(_DeletionCandidate(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(folders_above(file.path))]
     _require_references(log, live, own)
-    unneeded = tidying.old_files(log, storage, live.newest, live.unreferenced_before_ms, live.now_ms)
+    unneeded = publisher.old_files(log, storage, live.newest, live.unreferenced_before_ms, live.now_ms)
     own += [_DeletionCandidate(path, size, "metadata", modified_ms) for path, size, modified_ms in unneeded]
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
@@ -458,7 +458,7 @@ def _expire(
 ) -> tuple[Snapshot, list[_DeletionCandidate]]:
     """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
-    tidying.republish(log, storage, now)
+    publisher.republish(log, storage, now)
     onward = held_onward(now.domains, live.now_ms)
     if onward is not None and onward < live.first:  # a reader of changes came meanwhile: it needs what was to go
         return now, []

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakebed.iceberg.columns import with_columns_of_files
 from lakebed.log.actions import Domain
 from lakebed.log.snapshot import Snapshot
-from lakebed.sql.pieces import file_literal
+from lakebed.sql import file_literal
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

@@ -58,7 +58,7 @@ from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolve import newest_changes
 from lakebed.resolve.whole_rows import as_rows, row_schema
 from lakebed.schema.nested import table_as_declared
-from lakebed.sql.pieces import aliases, by_place, named, registered, scan_of, sql_type
+from lakebed.sql import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

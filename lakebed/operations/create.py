@@ -61,7 +61,7 @@ from lakebed.settings import (
     read_settings,
 )
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
-from lakebed.sql.pieces import aliases, by_place, file_literal, registered
+from lakebed.sql import aliases, by_place, file_literal, registered
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import raise_own, reason

@@ -1,7 +1,7 @@
 """Drop: a table counts as not there, and its files go later, or at once.
 
-1. The entry ``lakebed.dropped`` is committed (``log.drops``). From that version on lakebed neither reads nor writes the table. A
-   commit that others make meanwhile comes before the entry, or is not written.
+1. The entry ``lakebed.dropped`` is committed (``log.removals``). From that version on lakebed neither reads nor writes the table.
+   A commit that others make meanwhile comes before the entry, or is not written.
 2. A mark in its folder hides it from listings (``discovery``). The entry decides; so a mark that is missing does no harm.
 3. Its files stay as long as those of an old version would: until then the entry can be removed, and the table is what it was.
    The mark goes first.
@@ -21,9 +21,9 @@ import pyarrow as pa
 from lakebed.discovery import TableName, tables_in
 from lakebed.errors import InvalidInput, TableDropped, TableNotFound
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.drops import Dropped, dropped_of, require_there, undropped
 from lakebed.log.entries import Operation
-from lakebed.log.files.names import LOG_FOLDER, commit_name
+from lakebed.log.file_names import LOG_FOLDER, commit_name
+from lakebed.log.removals import Dropped, dropped_of, require_there, undropped
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

@@ -61,8 +61,7 @@ from lakebed.parts.row_origins import ROW, numbered
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.resnapshots import Resnapshot, active, advance
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.sql.expression import Expression, connection_for, expression
-from lakebed.sql.pieces import EVALUATED_FIRST, registered
+from lakebed.sql import EVALUATED_FIRST, Expression, connection_for, expression, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

@@ -18,8 +18,16 @@ from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.fills import Fill
 from lakebed.quoting import quote
 from lakebed.settings import suggest
-from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes, names_in
-from lakebed.sql.pieces import registered, sql_type
+from lakebed.sql import (
+    Expression,
+    check_condition,
+    condition,
+    expression,
+    mistakes,
+    names_in,
+    registered,
+    sql_type,
+)
 from lakebed.storage.engine import connect_sealed
 
 BATCH_ROWS = 65_536

@@ -38,7 +38,7 @@ from lakebed.parts.part_filter import KeyRanges, parts_that_may_overlap
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import KeyLocator, read_keys
 from lakebed.resolve.whole_rows import indices_by_part
-from lakebed.sql.pieces import by_place, registered
+from lakebed.sql import by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

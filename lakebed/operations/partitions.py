@@ -66,9 +66,8 @@ from lakebed.resolve.locate import KeyLocator, ScanLocator, read_keys
 from lakebed.resolve.whole_rows import are_in, indices_by_part
 from lakebed.schema.column_mapping import misfit
 from lakebed.schema.conversion import is_reserved
-from lakebed.sql.expression import require_true
-from lakebed.sql.pieces import aliases, by_place, registered
-from lakebed.sql.pieces import named as named_columns
+from lakebed.sql import aliases, by_place, registered, require_true
+from lakebed.sql import named as named_columns
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

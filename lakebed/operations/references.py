@@ -39,12 +39,12 @@ from lakebed.coordination.read_counts import begin_hold, end_hold
 from lakebed.errors import Contention, Corrupt, InvalidInput, LakebedError, TableNotFound, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.log.deletion_vector import DeletionVector
-from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.log.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
 from lakebed.log.entry_values import MS_MAX, reading
-from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.log.file_names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.holds import Hold
 from lakebed.log.log_reader import LAST_CHECKPOINT
+from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

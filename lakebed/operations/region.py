@@ -22,17 +22,25 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.far_times import finite_column, python_values
 from lakebed.log.actions import Domain, Part, PartitionKey, partition_key
+from lakebed.log.commit_codec import add_from_json, add_to_json
 from lakebed.log.entries import DETACHED
 from lakebed.log.entry_values import checked, document_of, made, reading
-from lakebed.log.files.commit_codec import add_from_json, add_to_json
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.write import WrittenPart, partition_text
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_fields
-from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes, names_in
-from lakebed.sql.pieces import constant, sql_type
+from lakebed.sql import (
+    Expression,
+    check_condition,
+    condition,
+    constant,
+    expression,
+    mistakes,
+    names_in,
+    sql_type,
+)
 from lakebed.storage.engine import connect, connect_sealed
 
 # -- Detached partitions -----------------------------------------------------------------------------------------------

@@ -34,11 +34,11 @@ from lakebed.coordination.rewriting import alone
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Domain, Part, RemoveChangePart, RemovePart
 from lakebed.log.claims import claims_of
+from lakebed.log.commit_codec import add_from_json
 from lakebed.log.commit_kind import CommitKind, kind_of, restored
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import DETACHED, ORDER_RESTARTS, SOURCE_TRUNCATES, VERIFYING, Operation
-from lakebed.log.files.commit_codec import add_from_json
 from lakebed.log.holds import require_unexpired, require_unpurged
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
@@ -51,7 +51,7 @@ from lakebed.remarks import Remark
 from lakebed.schema.column_mapping import misfit
 from lakebed.schema.metadata import GATE_FEATURE
 from lakebed.settings import suggest
-from lakebed.sql.pieces import parquet_of
+from lakebed.sql import parquet_of
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

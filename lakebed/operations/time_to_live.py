@@ -39,7 +39,7 @@ from lakebed.parts.row_origins import ROW
 from lakebed.planning.time_to_live import Moment, OldParts, check_time_to_live, mixed_are_due, moment_before, old_parts
 from lakebed.quoting import literal
 from lakebed.resolve.locate import KeyLocator, read_keys
-from lakebed.sql.pieces import scan_of, sql_type
+from lakebed.sql import scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

@@ -26,7 +26,7 @@ from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.conversion import ChangeNames
 from lakebed.schema.nested import first_missing, nullable
 from lakebed.schema.widening import widening
-from lakebed.sql.pieces import registered, sql_type
+from lakebed.sql import registered, sql_type
 
 START_AGAIN = "start the query again: it then has the columns of today, and goes on where it stopped"
 

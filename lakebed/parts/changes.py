@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.column_groups import Aggregated, ColumnGroup
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.log.purges import fence_of
+from lakebed.log.removals import fence_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.fills import Fill, aggregated, lacks, lacks_order, unavailable, without_values
 from lakebed.schema.column_mapping import ColumnMapping, StoredPath, misfit
@@ -28,8 +28,7 @@ from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.nested import first_missing, nullable
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
-from lakebed.sql.expression import expression, mistakes
-from lakebed.sql.pieces import registered
+from lakebed.sql import expression, mistakes, registered
 
 OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
@@ -73,7 +72,7 @@ class WriteSpec:
     sort_key_version: int = 1
     sort_key_frame: str = ""
     columns: ColumnMapping | None = None  # what their users call them; None where that is the same (see ``incoming``)
-    fence: int = 0  # of the table (``log.purges``)
+    fence: int = 0  # of the table (``log.removals``)
 
     @property
     def incoming(self) -> WriteSpec:

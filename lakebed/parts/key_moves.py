@@ -48,7 +48,7 @@ from lakebed.parts.changes import (
     WEAK,
     WriteSpec,
 )
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 
 UNKNOWN_TRANSACTION = 1
 """Of all changes that do not say theirs. The place of such a change is a number for what it says, which has no order."""

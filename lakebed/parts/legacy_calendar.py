@@ -28,7 +28,7 @@ from lakebed.far_times import DAY_MICROS, PER_SECOND, has_times
 from lakebed.log.actions import Part
 from lakebed.quoting import literal, quote
 from lakebed.sortkey.statistics import lowest, parsed_stats
-from lakebed.sql.pieces import file_literal
+from lakebed.sql import file_literal
 
 _BATCH_ROWS = 65_536
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

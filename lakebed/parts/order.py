@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 
 _KEY_BITS = 63
 

@@ -37,8 +37,7 @@ from lakebed.quoting import literal
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.sql.expression import Expression
-from lakebed.sql.pieces import by_place, registered, sql_type
+from lakebed.sql import Expression, by_place, registered, sql_type
 
 _FLIPPED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",

@@ -36,7 +36,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.write import WrittenPart
-from lakebed.sql.pieces import aliases, by_place, named, registered
+from lakebed.sql import aliases, by_place, named, registered
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 

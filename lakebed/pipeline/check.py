@@ -22,18 +22,7 @@ from lakebed.decode.formats import EVENTS, decoder
 from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableDropped, TableNotFound
 from lakebed.operations.create import NewTable, check_layout
-from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.sections import (
-    ChangesFormat,
-    FilesSection,
-    GeneratorSection,
-    JsonFormat,
-    KafkaSection,
-    LakebedSection,
-    RowsFormat,
-    TypedRowsFormat,
-)
-from lakebed.pipeline.file.settings import Pipeline, decoder_options
+from lakebed.pipeline.document import Findings
 from lakebed.pipeline.places import (
     check_checkpoint,
     check_kafka,
@@ -43,6 +32,17 @@ from lakebed.pipeline.places import (
     checkpoint_of,
     is_local,
 )
+from lakebed.pipeline.sections import (
+    ChangesFormat,
+    FilesSection,
+    GeneratorSection,
+    JsonFormat,
+    KafkaSection,
+    LakebedSection,
+    RowsFormat,
+    TypedRowsFormat,
+)
+from lakebed.pipeline.settings import Pipeline, decoder_options
 from lakebed.pipeline.target import ANOTHER_PATH, differences
 from lakebed.pipeline.transforming import (
     Shape,

@@ -23,10 +23,10 @@ from lakebed.decode.typed.registry import Registry, RegistrySettings
 from lakebed.decode.typed.values import column_field, row_of
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.pipeline.check import check
-from lakebed.pipeline.file.settings import parse_any, parse_pipeline
+from lakebed.pipeline.settings import parse_any, parse_pipeline
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.type_names import table_schema, type_text
-from lakebed.sql.pieces import file_literal
+from lakebed.sql import file_literal
 from lakebed.storage.engine import connect
 
 # -- The columns of files or of a topic that are there already -------------------------------------------------------------

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakebed.errors import MissingPrerequisite
-from lakebed.pipeline.file.sections import LakebedSection
-from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.sections import LakebedSection
+from lakebed.pipeline.settings import AnyPipeline, Pipeline
 from lakebed.sparks import session as sessions
 from lakebed.sparks.java import (
     Java,

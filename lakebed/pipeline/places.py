@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from lakebed.decode.typed.registry import Registry
 from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
 from lakebed.log.stores import LogStore, open_store
-from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.sections import FilesSection, KafkaSection, LakebedSection
-from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.document import Findings
+from lakebed.pipeline.sections import FilesSection, KafkaSection, LakebedSection
+from lakebed.pipeline.settings import AnyPipeline, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table.internals import STREAMS_FOLDER
 

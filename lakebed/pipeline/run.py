@@ -42,7 +42,7 @@ from lakebed.pipeline.check import Role, check
 from lakebed.pipeline.database.check import check_database
 from lakebed.pipeline.database.work import DatabaseState, DatabaseWork
 from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
-from lakebed.pipeline.file.settings import QUERY_NAME, AnyPipeline, Pipeline
+from lakebed.pipeline.settings import QUERY_NAME, AnyPipeline, Pipeline
 from lakebed.pipeline.table_work import TableWork
 from lakebed.pipeline.watches import SAMPLE_SHARE, Watch, seldom
 from lakebed.storage.roots import parse_root

@@ -28,9 +28,9 @@ from lakebed.decode.source_order import SourceRules
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.apply import OLDEST
-from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
-from lakebed.ingest.transform.run import SourceRows
-from lakebed.pipeline.file.sections import (
+from lakebed.ingest.transform_files import Csv, RowsOfFiles
+from lakebed.ingest.transform_run import SourceRows
+from lakebed.pipeline.sections import (
     BootstrapSection,
     ChangesFormat,
     FilesSection,
@@ -39,7 +39,7 @@ from lakebed.pipeline.file.sections import (
     LakebedSection,
     RowsFormat,
 )
-from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, decoder_options
+from lakebed.pipeline.settings import AnyPipeline, Pipeline, decoder_options
 from lakebed.pipeline.transforming import (
     Shape,
     check_transform,

@@ -14,9 +14,9 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import Role
-from lakebed.pipeline.file.sections import FilesSection, KafkaSection, LakebedSection
-from lakebed.pipeline.file.settings import Pipeline
 from lakebed.pipeline.places import checkpoint_of, take_checkpoint
+from lakebed.pipeline.sections import FilesSection, KafkaSection, LakebedSection
+from lakebed.pipeline.settings import Pipeline
 from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.pipeline.watches import Watch, folder_watches, kafka_watches, registry_watch, store_watches

@@ -16,8 +16,8 @@ import pyarrow as pa
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.log.snapshot import Snapshot
-from lakebed.pipeline.file.sections import TableSection
-from lakebed.pipeline.file.settings import Pipeline
+from lakebed.pipeline.sections import TableSection
+from lakebed.pipeline.settings import Pipeline
 from lakebed.pipeline.transforming import with_upstream
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, may_have_become

@@ -17,10 +17,10 @@ from lakebed import table as tables
 from lakebed.column_groups import ColumnGroup, order_of_stream
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidChanges, InvalidInput, LakebedError, TableNotFound
-from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.transform_query import Transform
 from lakebed.parts.changes import WriteSpec
-from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.sections import (
+from lakebed.pipeline.document import Findings
+from lakebed.pipeline.sections import (
     FilesSection,
     GeneratorSection,
     LakebedSection,
@@ -28,7 +28,7 @@ from lakebed.pipeline.file.sections import (
     TableSection,
     TransformSection,
 )
-from lakebed.pipeline.file.settings import Pipeline
+from lakebed.pipeline.settings import Pipeline
 from lakebed.schema.conversion import ChangeNames, canonical_schema
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.settings import suggest
@@ -38,7 +38,7 @@ from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings, shown
 from lakebed.sources.generator import COLUMNS, KEYS
 from lakebed.sources.rows import sequences
-from lakebed.sql.expression import parsed
+from lakebed.sql import parsed
 from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:

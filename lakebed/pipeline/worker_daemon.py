@@ -23,7 +23,7 @@ MODULES = (
     "lakebed.decode.json_rows",
     "lakebed.sources.generator",
     "lakebed.sources.kafka.source",
-    "lakebed.ingest.transform.run",
+    "lakebed.ingest.transform_run",
 )
 
 

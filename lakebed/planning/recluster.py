@@ -51,8 +51,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, OverlapMap, fullness
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
 from lakebed.settings import ReclusterDepth
-from lakebed.sortkey.clustering import greatest_within
-from lakebed.sortkey.ranges import Indexes, Range
+from lakebed.sortkey.ranges import Indexes, Range, greatest_within
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 INPUTS_MAX = 512

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.errors import LakebedError, Retry, Unsupported
-from lakebed.ingest.database.member import Member
-from lakebed.ingest.database.runner import Outcome
+from lakebed.ingest.database_member import Member
+from lakebed.ingest.database_runner import Outcome
 from lakebed.ingest.table_batch import BatchDone, is_another
 from lakebed.log.snapshot import Snapshot
 from lakebed.points.state import PointState, Reached, Strangers, TableDone

@@ -15,7 +15,7 @@
 
 **What points need** of one of the tables no cleanup of it may delete. A point says at which version a table is in it. A table
 that has read nothing since is the same at later versions too, as the digest of its positions shows, and any of these will do
-(``database.warehouse``). Points grow with versions. So all kept points can be read if the table keeps the version of the oldest
+(``lakebed.database``). Points grow with versions. So all kept points can be read if the table keeps the version of the oldest
 kept point, or a later one that has read the same, and all that follow. The versions at which other readers see a settled point
 are needed as they are.
 

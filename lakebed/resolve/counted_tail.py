@@ -63,7 +63,7 @@ from lakebed.parts.key_moves import (
     values_in_order,
 )
 from lakebed.quoting import literal
-from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, sql_type
+from lakebed.sql import aliases, by_place, named, parquet_of, registered, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

@@ -22,7 +22,7 @@ from lakebed.resolve.counted_tail import DELETED, PART, ROW, read_tail
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolution import Resolution, keys_of_parts, rows_that_die, those_among
 from lakebed.resolve.whole_rows import indices_by_part
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

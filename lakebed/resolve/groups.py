@@ -42,7 +42,7 @@ from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, 
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, required_columns
 from lakebed.resolve.whole_rows import are_in, as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
 from lakebed.schema.exact_cast import cast_exactly
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

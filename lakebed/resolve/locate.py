@@ -51,7 +51,7 @@ from lakebed.parts.intact import require_intact, require_intact_keys
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.quoting import literal
 from lakebed.schema.widening import widest_type
-from lakebed.sql.pieces import aliases, by_place, parquet_to_join, registered, scan_of, sql_type
+from lakebed.sql import aliases, by_place, parquet_to_join, registered, scan_of, sql_type
 from lakebed.storage.engine import connect, cursor_of
 from lakebed.storage.part_storage import PartStorage
 

@@ -15,7 +15,7 @@ from lakebed.log.actions import ChangePart
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.resolve.counted_tail import DELETED, Crowd
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 from lakebed.storage.engine import connect
 
 _Rows = npt.NDArray[np.int64]

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql import aliases, by_place, registered
 
 _Places = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from lakebed.parts.arrow_source import is_local, read_columns, read_rows
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.schema.nested import as_declared
-from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
+from lakebed.sql import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

@@ -32,10 +32,10 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
+from lakebed.schema.change import all_fields
 from lakebed.schema.conversion import is_storable, schema_from_fields, type_from_json
 from lakebed.schema.iceberg_columns import COLUMN_ID, inner_ids
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.tree import all_fields
 from lakebed.schema.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest
 from lakebed.sortkey.sort_key import renamed_sort_key

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakebed.column_groups import AGGREGATE
 from lakebed.errors import InvalidSchema
-from lakebed.schema.change import SchemaChange, path_of, steps_of
+from lakebed.schema.change import Json, Place, SchemaChange, all_fields, fields_of, find, named, path_of, steps_of
 from lakebed.schema.column_mapping import (
     COLUMN_MAPPING,
     MAX_ID,
@@ -50,7 +50,6 @@ from lakebed.schema.conversion import (
 )
 from lakebed.schema.fitting import check_levels
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.tree import Json, Place, all_fields, fields_of, find, named
 from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, spelled, widening, wider_than
 from lakebed.settings import PREFIX, read_settings
 from lakebed.sortkey.sort_key import CURVES, parse_sort_key, renamed_sort_key

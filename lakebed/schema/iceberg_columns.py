@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from lakebed.errors import InvalidSchema
-from lakebed.schema.change import path_of
-from lakebed.schema.tree import Json, all_fields
+from lakebed.schema.change import Json, all_fields, path_of
 from lakebed.schema.widening import TYPE_CHANGES
 
 COLUMN_ID = "lakebed.column_id"

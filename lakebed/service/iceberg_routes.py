@@ -26,7 +26,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from lakebed.errors import LakebedError, Retry
-from lakebed.iceberg.heads import metadata_name
+from lakebed.iceberg.metadata import metadata_name
 from lakebed.service.answers import RETRY_SECONDS, Refused, Schema, status_of
 from lakebed.service.catalog import Catalog
 from lakebed.service.iceberg_tables import Namespace, NoSuch, PublishedTable, PublishedTables

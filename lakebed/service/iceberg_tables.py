@@ -18,10 +18,9 @@ from http import HTTPStatus
 from typing import TypeAlias, TypeVar
 
 from lakebed.errors import InvalidInput, InvalidSchema, TableNotFound
-from lakebed.iceberg.heads import FOLDER, HINT, Heads
-from lakebed.iceberg.metadata import Head
+from lakebed.iceberg.metadata import FOLDER, HINT, Head, Heads
 from lakebed.iceberg.publisher import publish
-from lakebed.log.drops import DROPPED_FOLDER
+from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.log.stores import LogStore, has_object, open_store
 from lakebed.service.answers import Refused
 from lakebed.service.catalog import Catalog

@@ -28,7 +28,7 @@ from lakebed.service.answers import VERSION, Refused, Schema, listed, record, re
 from lakebed.service.catalog import Catalog
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.tokens import Role
-from lakebed.sql.expression import check_columns_of, expression
+from lakebed.sql import check_columns_of, expression
 from lakebed.storage.data_files import open_part_storage
 from lakebed.table import Table
 

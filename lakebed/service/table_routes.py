@@ -52,10 +52,9 @@ from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.tokens import Role
 from lakebed.settings import property_texts
 from lakebed.view import metadata_tables
-from lakebed.view.arrow_scan import ScanFile, columns_wanted
+from lakebed.view.arrow_scan import ScanFile, columns_wanted, snapshot_at
+from lakebed.view.merge_on_read import plan_scan, vector_of
 from lakebed.view.metadata_tables import PARTITIONS_SCHEMA, SCHEMAS_SCHEMA, partitions, schemas, stats_for_users
-from lakebed.view.query_reads import snapshot_at
-from lakebed.view.scan_plan import plan_scan, vector_of
 
 _VERSION = re.compile(r'(?:W/)?"?(\d{1,15})"?')
 
@@ -305,7 +304,7 @@ _COMMIT = record(
 )
 
 
-# -- What to read of a table: files, dead rows and statistics, pruned here (``view.scan_plan``) ----------------------------
+# -- What to read of a table: files, dead rows and statistics, pruned here (``view.merge_on_read``) ------------------------
 
 
 _ROWS_BYTES_MAX = 8 << 20

@@ -118,7 +118,7 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """Passes lines on to Spark, which parses them (``transform.rows_of_files``)."""
+    """Passes lines on to Spark, which parses them (``ingest.transform_files``)."""
 
     decoder_schema: DecoderSchema
 

@@ -22,7 +22,7 @@ from lakebed.resolve.groups import States, newest_of_groups, numbered_keys
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.unavailable_values import NOWHERE
 from lakebed.resolve.whole_rows import as_rows, row_schema, rows_of_tail
-from lakebed.sql.pieces import aliases, named, scan_of, sql_type
+from lakebed.sql import aliases, named, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.local_folders import volatile_folder
 from lakebed.storage.part_storage import PartStorage

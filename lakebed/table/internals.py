@@ -30,7 +30,7 @@ from lakebed.failures import spark_job
 from lakebed.far_times import python_rows
 from lakebed.health.sampler import Sampler
 from lakebed.iceberg.publisher import BackgroundPublisher
-from lakebed.iceberg.tidying import tidy as tidy_iceberg
+from lakebed.iceberg.publisher import tidy as tidy_iceberg
 from lakebed.ingest.apply import bootstrap
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.refusals import set_aside
@@ -40,7 +40,7 @@ from lakebed.ingest.stream import FrameIngest, OffsetDocuments, RangeIngest, sta
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import QUARANTINED, Operation
-from lakebed.log.purges import purged_before, purges_of
+from lakebed.log.removals import purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

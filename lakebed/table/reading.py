@@ -12,7 +12,7 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.far_times import pandas_frame
 from lakebed.parts.arrow_rows import Rows
 from lakebed.table.internals import Internals
-from lakebed.view.query_reads import snapshot_at
+from lakebed.view.arrow_scan import snapshot_at
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from lakebed.table.inspect import TableInspect, table_as_html
 from lakebed.table.internals import Internals, purge_of
 from lakebed.table.maintenance import TableMaintenance
 from lakebed.table.reading import TableReads
-from lakebed.view.query_reads import snapshot_at
+from lakebed.view.arrow_scan import snapshot_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

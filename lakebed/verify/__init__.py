@@ -5,7 +5,8 @@
     Lake ────tallies of spans────┘
 
 A *rule* says how a value of a type is written as text, in the SQL of both sides (``canonical``, and for each source
-``sources.types_of_…``). A *span* is a range of keys, a *tally* is the count of its rows and the sum of their checksums, a *round*
-compares some keys once (``comparing``). ``proof`` is the flow. ``sources`` touches databases and brokers, ``lake`` the table;
-``databases``, ``tables`` and ``topics`` put both together, ``repair`` mends what differs, and ``continuous`` begins again.
+``types_of_…``). A *span* is a range of keys, a *tally* is the count of its rows and the sum of their checksums, a *round*
+compares some keys once (``comparing``). ``proof`` is the flow. ``postgres``, ``mariadb`` and ``stored_offsets`` touch databases
+and brokers, ``lake`` the table; ``databases`` and ``tables`` put both together, ``repair`` mends what differs, and ``continuous``
+begins again.
 """

@@ -23,15 +23,14 @@ from lakebed.discovery import tables_below
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.pipeline.file.database_section import hours_of
-from lakebed.pipeline.file.settings import DatabasePipeline
+from lakebed.pipeline.database_section import hours_of
+from lakebed.pipeline.settings import DatabasePipeline
 from lakebed.positions.verified import verified_of
 from lakebed.table import create
 from lakebed.table import open as open_table
 from lakebed.table.table import Table
 from lakebed.verify.databases import Databases, chosen_tables, require_section, verified_by
-from lakebed.verify.going_on import written
-from lakebed.verify.proof import Progress, no_progress
+from lakebed.verify.proof import Progress, no_progress, written
 from lakebed.verify.report import TableReport
 
 RESULTS = "_lakebed/verify"

@@ -1,7 +1,7 @@
 """Compares tables of a database's pipeline with the database, one after the other: ``lakebed verify SHOP.yml``.
 
-The url says which database it is: ``mariadb://`` and ``mysql://`` are MariaDB's (``sources.mariadb``), all others
-PostgreSQL's (``sources.postgres``).
+The url says which database it is: ``mariadb://`` and ``mysql://`` are MariaDB's (``mariadb``), all others
+PostgreSQL's (``postgres``).
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lakebed.discovery import tables_below
-from lakebed.errors import InvalidInput, LakebedError
+from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.health.sampler import quarantine_findings
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.references import hold
 from lakebed.pipeline.database.resnapshot import Asking
-from lakebed.pipeline.file.database_section import VerifySection
-from lakebed.pipeline.file.settings import DatabasePipeline
+from lakebed.pipeline.database_section import VerifySection
+from lakebed.pipeline.settings import DatabasePipeline
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.positions import SEVERAL, positions_of, sources_of
 from lakebed.positions.verified import Verified, note_verified
@@ -30,14 +30,72 @@ from lakebed.table import internals_of
 from lakebed.table import open as open_table
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Column, LeftOut, Shape
-from lakebed.verify.going_on import GoingOn, written
 from lakebed.verify.lake import LakeTable
-from lakebed.verify.proof import Found, Progress, Proof, no_progress
-from lakebed.verify.repair import repair
+from lakebed.verify.proof import Found, GoingOn, Progress, Proof, no_progress, written
+from lakebed.verify.repair import Resending, repair
 from lakebed.verify.report import Outcome, TableReport, position_text
-from lakebed.verify.resending import Resending
 from lakebed.verify.source import Connector, FrozenDatabase, Pace, SourceColumn, SourceDatabase
-from lakebed.verify.sources.reaching import Reaching
+
+# -- Until the table has everything of its source up to a position ---------------------------------------------------------
+#
+# 1. The connector has confirmed the position: by its slot in PostgreSQL (``postgres.SlotConnector``), or by the offset that
+#    Connect has stored (``stored_offsets``). So every event of a transaction that committed below the position is in a topic.
+# 2. The ends of the table's topic are taken after that, so they are behind all of these events.
+# 3. The table has read up to these ends, by the positions in its own log (invariant M6).
+#
+# None of these steps rests on a clock, on the order of arrival, or on what the pipeline says of itself. A quiet database writes
+# nothing that the connector could confirm: after a moment it is nudged, if there is a way that changes nothing and is not
+# refused.
+
+
+PAUSE_SECONDS, QUIET_SECONDS = 0.25, 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Reaching:
+    """Waits for one table."""
+
+    table: str
+    topic: str
+    connector: Connector
+    ends: Callable[[], Mapping[int, int]]  # the next offset of each partition of the topic
+    newest: Callable[[], Snapshot]  # the table's newest version
+    wait_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def reach(self, position: int) -> Snapshot:
+        """A version that has everything up to a position. Raises Retry after ``wait_seconds`` without one."""
+        self._confirm(position)
+        ends = self.ends()
+        until = self.clock() + self.wait_seconds
+        while True:
+            snapshot = self.newest()
+            found = positions_of(snapshot).get(self.topic)
+            offsets = found.offsets if found else {}
+            behind = {number: end for number, end in ends.items() if offsets.get(number, 0) < end}
+            if not behind:
+                return snapshot
+            if self.clock() >= until:
+                number, end = next(iter(behind.items()))
+                raise Retry(
+                    f"{self.table} has read partition {number} of {self.topic} up to offset {offsets.get(number, 0):,}, "
+                    f"and {end:,} is needed: does its pipeline run, and is the table not parked (lakebed status)?"
+                )
+            self.sleep(PAUSE_SECONDS)
+
+    def _confirm(self, position: int) -> None:
+        begun = said = self.clock()
+        while why := self.connector.missing(position):
+            now = self.clock()
+            if now - begun >= self.wait_seconds:
+                raise Retry(why)
+            if now - said >= QUIET_SECONDS:
+                said = now
+                with suppress(InvalidInput):
+                    self.connector.nudge()
+            self.sleep(PAUSE_SECONDS)
+
 
 _NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)')
 
@@ -171,7 +229,7 @@ class Databases:
         return wait
 
     def _of_postgres(self) -> tuple[SourceDatabase, Connector]:
-        from lakebed.verify.sources.postgres import Database, SlotConnector
+        from lakebed.verify.postgres import Database, SlotConnector
 
         for name in ("offsets_topic", "connector"):
             if getattr(self._section, name) is not None:
@@ -193,8 +251,8 @@ class Databases:
         return next(iter(slots))
 
     def _of_mariadb(self) -> tuple[SourceDatabase, Connector]:
-        from lakebed.verify.sources.mariadb import Database
-        from lakebed.verify.sources.stored_offsets import BinlogConnector, StoredOffsets
+        from lakebed.verify.mariadb import Database
+        from lakebed.verify.stored_offsets import BinlogConnector, StoredOffsets
 
         topic, prefix = self._section.offsets_topic, self._pipeline.naming.prefix
         if self._section.slot is not None:

@@ -20,15 +20,15 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.parts.intact import require_intact_reads
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.quoting import quote
-from lakebed.sql.expression import Expression
+from lakebed.sql import Expression
 from lakebed.storage.engine import connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import DUCKDB, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row
 from lakebed.verify.source import by_key
-from lakebed.verify.sources.types_of_mariadb import TEXT_OF_DOUBLE, text_of_double
-from lakebed.verify.sources.types_of_postgres import BITS_OF_BYTES, BITS_OF_DOUBLE, BITS_OF_FLOAT, PAIRS_OF_JSON
+from lakebed.verify.types_of_mariadb import TEXT_OF_DOUBLE, text_of_double
+from lakebed.verify.types_of_postgres import BITS_OF_BYTES, BITS_OF_DOUBLE, BITS_OF_FLOAT, PAIRS_OF_JSON
 from lakebed.view.arrow_scan import register_view
 
 ROWS = "lakebed_rows"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.quoting import literal, quote
-from lakebed.sql.expression import Expression, expression
+from lakebed.sql import Expression, expression
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Shape, put
 from lakebed.verify.comparing import Key, Row, Span, Tally

@@ -1,4 +1,4 @@
-"""How well a table is clustered, as an Arrow table and as a picture; ``sortkey.clustering`` explains the figures."""
+"""How well a table is clustered, as an Arrow table and as a picture; ``sortkey.ranges`` explains the figures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from lakebed.errors import InvalidInput
 from lakebed.far_times import iso_text, year_text
 from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.notebook import new_figure, save
-from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, plain_value
+from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, Clustering, DeepRange, Placed, clustering, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

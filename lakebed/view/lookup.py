@@ -29,7 +29,7 @@ from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
 from lakebed.quoting import quote
 from lakebed.resolve.locate import find_positions
 from lakebed.schema.nested import table_as_declared
-from lakebed.sql.pieces import named, registered, scan_of, sql_type
+from lakebed.sql import named, registered, scan_of, sql_type
 from lakebed.storage.engine import cursor_of
 from lakebed.view.arrow_scan import ReadableFiles, ScanFile, columns_wanted, create_side_table, to_arrow
 

@@ -10,16 +10,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from lakebed import events
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.log.actions import ChangePart, Part
+from lakebed.log.deletion_vector import DeletionVector, inline
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.materialized import LocalParts
 from lakebed.parts.arrow_rows import Rows
@@ -31,19 +33,36 @@ from lakebed.resolve.locate import ReadLocator
 from lakebed.resolve.resolution import Resolution
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sparks.jvm import is_on_one_machine
-from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
-from lakebed.sql.pieces import registered
+from lakebed.sql import (
+    Expression,
+    check_columns_of,
+    connection_for,
+    expression,
+    mistakes,
+    registered,
+    require_query,
+    require_text,
+)
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.view.arrow_scan import ScanFile, columns_wanted, register_view, to_arrow, without_dead_rows
+from lakebed.view.arrow_scan import (
+    ScanFile,
+    columns_wanted,
+    failures,
+    parts_that_a_query_reads,
+    register_view,
+    require_intact_for_query,
+    to_arrow,
+    without_dead_rows,
+)
 from lakebed.view.lookup import rows_with, values_to_find
 from lakebed.view.pinned import Pinned, Pins
-from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 T = TypeVar("T")
 _logger = logging.getLogger("lakebed.view")
@@ -379,3 +398,67 @@ def _paths(snapshot: Snapshot) -> list[str]:
 
 def _parts(snapshot: Snapshot) -> list[Part | ChangePart]:
     return [*snapshot.parts.values(), *snapshot.tail.values()]
+
+
+# -- What a reader elsewhere has to read of a table at one version ---------------------------------------------------------
+#
+# Files, their dead rows, and rows that are in no file.
+#
+# 1. *Settled*: the base, with the deletion vectors of the log; what every Delta reader reads. Nothing is read for it.
+# 2. *Fresh*: the tail too. It is resolved against the base as for every read of ours (``merge_on_read``). Dead rows that are
+#    not committed yet come as inline deletion vectors, so a reader needs to know nothing of tails. Materialized parts are left
+#    out: they are on the disk of one host.
+# 3. Files that can hold no row for which ``where`` is true are left out, by their statistics and partition values. No row is
+#    read and no SQL of a user is run for that, nor bound: DuckDB evaluates what is constant when it binds.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScanPlan:
+    """``files`` may hold rows of the condition, others do not; ``files_of_version``: how many there are without it.
+
+    ``completed``: rows, by stored names, that are in no file, because values that their source did not send were filled in.
+    """
+
+    files: tuple[ScanFile, ...]
+    files_of_version: int
+    completed: pa.Table | None
+
+
+def plan_scan(
+    view: TableView, snapshot: Snapshot, where: str | None, *, settled: bool, statistics: StatisticsCache
+) -> _ScanPlan:
+    """What to read of a version.
+
+    Raises InvalidInput for a ``where`` that is not one expression over the columns of a row, Corrupt with the path of a file that
+    is missing or damaged.
+    """
+    condition = None if where is None else expression(where, "where")
+    if condition is not None:
+        check_columns_of(condition, snapshot.logical_schema.names)
+    mapping = snapshot.columns
+    with connect() as connection:
+        if settled:
+            live = [part for part in snapshot.parts.values() if not part.dead_rows or part.dead_rows != part.rows]
+            parts = parts_that_may_match(connection, live, mapping.stored, condition, statistics, mapping)
+            return _ScanPlan(files=tuple(map(_scanned_file, parts)), files_of_version=len(live), completed=None)
+        pinned = view.pin(snapshot, on_this_host=False)
+        kept = parts_that_may_match(connection, pinned.files, mapping.stored, condition, statistics, mapping)
+    return _ScanPlan(files=tuple(kept), files_of_version=len(pinned.files), completed=pinned.completed)
+
+
+def _scanned_file(part: Part) -> ScanFile:
+    return ScanFile(
+        path=part.path,
+        bytes=part.bytes,
+        rows=part.rows,
+        partition_values=part.partition_values,
+        deletion_vector=part.deletion_vector,
+        stats=part.stats,
+    )
+
+
+def vector_of(file: ScanFile) -> DeletionVector | None:
+    """The file's dead rows as a deletion vector: the committed one, or an inline one; None if no row is dead."""
+    if file.deletion_vector is not None:
+        return file.deletion_vector
+    return inline(BitMap64(file.dead)) if file.dead else None  # a copy: encoding it optimizes it in place

@@ -23,7 +23,7 @@ from lakebed.positions.positions import positions_of
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.metadata import Metadata
 from lakebed.sortkey.statistics import parsed_stats
-from lakebed.sql.expression import check_columns_of, expression
+from lakebed.sql import check_columns_of, expression
 from lakebed.storage.engine import connect
 
 PARTS_SCHEMA = pa.schema(

@@ -12,15 +12,15 @@ from rich.console import Console
 
 import lakebed
 from lakebed.cli import main
-from lakebed.cli.display import run
-from lakebed.cli.display.run import line, panel
+from lakebed.cli import run_display as run
+from lakebed.cli.run_display import line, panel
 from lakebed.coordination.failing import Parked, park, parked_of
 from lakebed.discovery import tables_below
-from lakebed.ingest.database.ingest import TableStanding
+from lakebed.ingest.database_batch import TableStanding
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.database.work import DatabaseState
-from lakebed.pipeline.file.settings import parse_any
 from lakebed.pipeline.run import Look
+from lakebed.pipeline.settings import parse_any
 from tests.internals import log_of
 
 GONE = Parked(error="the topic was deleted", kind="DataLoss", since_ms=1_700_000_000_000, failures=2)

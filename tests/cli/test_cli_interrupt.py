@@ -98,7 +98,7 @@ def test_what_neither_duckdb_nor_python_ends_is_ended(table: lakebed.Table) -> N
 
 
 @pytest.mark.parametrize(
-    "module", ["lakebed.cli.command_line", "rich.cells", "pyarrow", "duckdb", "lakebed.pipeline.file.settings"]
+    "module", ["lakebed.cli.command_line", "rich.cells", "pyarrow", "duckdb", "lakebed.pipeline.settings"]
 )
 def test_ctrl_c_during_imports_prints_no_trace(module: str, table: lakebed.Table, tmp_path: Path) -> None:
     program = (
@@ -112,7 +112,7 @@ def test_ctrl_c_during_imports_prints_no_trace(module: str, table: lakebed.Table
     )
     file = tmp_path / "p.yml"
     file.write_text(f"table: {{path: {tmp_path}/new, keys: [id], schema: {{id: long}}}}\nsource: {{kind: generator}}\n")
-    arguments = ["run", str(file)] if module == "lakebed.pipeline.file.settings" else ["query", table.path, "select 1"]
+    arguments = ["run", str(file)] if module == "lakebed.pipeline.settings" else ["query", table.path, "select 1"]
     process = started(program, *arguments)
     assert process.stdout is not None
     assert process.stdout.readline() == b"now\n"

@@ -16,15 +16,15 @@ from rich.console import Console
 
 import lakebed
 from lakebed.cli import exit_codes, logs, main
+from lakebed.cli import run_display as display
 from lakebed.cli.commands import health
-from lakebed.cli.display import run as display
-from lakebed.cli.display.output import json_lines
 from lakebed.cli.logs import shown, shown_lines
+from lakebed.cli.output import json_lines
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import critical
 from lakebed.monitoring.progress import Ages, Figures
-from lakebed.pipeline.file.settings import maintenance_of
 from lakebed.pipeline.run import Look, Phase
+from lakebed.pipeline.settings import maintenance_of
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J\x9b31m \r\b\n\t \u202etxt.exe\u202c \u2066x\u2069 \u200f \x7f\x00 \u2028"
 OBEYED = set("\x1b\x07\x9b\r\b\u202e\u202c\u2066\u2069\u200f\x7f\x00\u2028")

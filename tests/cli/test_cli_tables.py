@@ -16,10 +16,9 @@ import pytest
 from rich.cells import cell_len
 
 import lakebed
-from lakebed.cli import exit_codes, main
-from lakebed.cli.display import views
-from lakebed.cli.display.text_table import Column, fold, lay_out
-from lakebed.cli.display.views import columns_of, human
+from lakebed.cli import exit_codes, main, views
+from lakebed.cli.text_table import Column, fold, lay_out
+from lakebed.cli.views import columns_of, human
 from lakebed.view.metadata_tables import CLAIMS_SCHEMA, COMPACTIONS_SCHEMA
 
 WIDTHS = [80, 100, 120, 200]
@@ -196,7 +195,7 @@ def test_a_plan_says_why_below_its_figures(table: lakebed.Table, printed: Printe
 
 
 def test_a_run_shows_the_first_columns_of_its_rows_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakebed.cli.display.output import print_first_columns
+    from lakebed.cli.output import print_first_columns
 
     rows = pa.table({f"column_{number}": ["a text of some length"] * 5 for number in range(9)})
     for width in WIDTHS:

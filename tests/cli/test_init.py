@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from lakebed.cli import main
 from lakebed.cli.arguments import parse_columns
 from lakebed.pipeline.draft import Draft, columns_of, format_of, text_of
-from lakebed.pipeline.file.sections import KafkaSection
-from lakebed.pipeline.file.settings import DatabasePipeline, load, parse_pipeline
+from lakebed.pipeline.sections import KafkaSection
+from lakebed.pipeline.settings import DatabasePipeline, load, parse_pipeline
 from lakebed.schema.type_names import table_schema, type_text
 from tests.waiting import outcome
 from tests.worlds import examples

@@ -17,7 +17,7 @@ from typing import Any
 
 from lakebed import events
 from lakebed.cli.command_line import execute
-from lakebed.compaction import kernels
+from lakebed.compaction import compaction
 from lakebed.fleet import worker
 from lakebed.sparks import cluster
 
@@ -32,7 +32,7 @@ def merge_and_wait(gate: str, work: bytes, root: str) -> Any:
 
     from pyspark import TaskContext
 
-    from lakebed.compaction.kernels import merge_in_task
+    from lakebed.compaction.compaction import merge_in_task
 
     merged = merge_in_task(work, root)
     daemon = os.getppid()
@@ -53,7 +53,7 @@ def say(event: events.Event) -> None:
 
 
 def main(root: str, gate: str) -> int:
-    kernels.merge_in_task = partial(merge_and_wait, gate)  # this module goes to the executors as it is
+    compaction.merge_in_task = partial(merge_and_wait, gate)  # this module goes to the executors as it is
     cluster.AWAY_SECONDS = (1.0, 1.0)
     worker.BEAT_SECONDS = 0.3
     cluster.Cluster = partial(cluster.Cluster, bytes_min=BYTES_MIN)  # type: ignore[misc, assignment]

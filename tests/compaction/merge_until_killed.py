@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.log.claims import claims_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.log.files.names import checkpoint_name
+from lakebed.log.file_names import checkpoint_name
 from lakebed.log.snapshot import Snapshot
 from lakebed.table import internals, internals_of
 from tests.internals import log_of

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.merge_values import MergeOutcome

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, Merger
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.merge_values import MergeOutcome, MergeResult

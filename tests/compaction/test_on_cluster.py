@@ -16,7 +16,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.kernels import SparkKernel
+from lakebed.compaction.compaction import SparkKernel
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.merge_runner import MergeRunner, OnCluster
 from lakebed.compaction.merge_values import no_progress

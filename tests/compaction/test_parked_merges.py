@@ -14,7 +14,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import BACKOFF_SECONDS_MAX, FAILURES_MAX, MergeRunner
 from lakebed.coordination.failing import PARKED_MS, PARKED_MS_MAX, failing_of, has_gone, park_merge, resume_merges

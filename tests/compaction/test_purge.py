@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.parts.changes import OP_COLUMN

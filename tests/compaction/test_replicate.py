@@ -13,7 +13,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeOutcome, Progress

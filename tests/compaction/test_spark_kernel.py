@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 import lakebed
-from lakebed.compaction.kernels import SparkKernel
+from lakebed.compaction.compaction import SparkKernel
 from lakebed.compaction.merge_values import MergeOutcome, no_progress
 from lakebed.errors import Cancelled
 from lakebed.sparks.cluster import Cluster

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
-from lakebed.database.settled_points import SettledPoints
 from lakebed.errors import InvalidInput, StoreUnavailable, TableNotFound, VersionNotFound
+from lakebed.points.settled_points import SettledPoints
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy

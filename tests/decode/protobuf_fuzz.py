@@ -18,7 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from lakebed.decode.native import library as native
 from lakebed.decode.native.library import DONE
-from lakebed.decode.protobuf.reader import ProtobufReader, compiled
+from lakebed.decode.typed.protobuf_reader import ProtobufReader, compiled
 from lakebed.far_times import python_values
 
 PROTO3 = """

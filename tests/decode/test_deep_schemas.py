@@ -13,7 +13,7 @@ from lakebed.decode.debezium.inline_schemas import row_of_envelope
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import SchemaText, decoder
 from lakebed.pipeline.database.new_tables import Rows, introduction
-from lakebed.pipeline.file.database_section import TableWishes
+from lakebed.pipeline.database_section import TableWishes
 from lakebed.schema.fitting import LEVELS_MAX, TOO_DEEP, EvolvePolicy, levels_of
 from tests.decode.avro_events import avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import only_one_by_one

@@ -12,7 +12,7 @@ from google.protobuf import message_factory
 
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import SchemaText, decoder
-from lakebed.decode.protobuf.reader import compiled
+from lakebed.decode.typed.protobuf_reader import compiled
 from lakebed.far_times import INFINITY_DAY, MINUS_INFINITY_DAY, RANGE_BEGIN, RANGE_END, iso_text
 from lakebed.parts.changes import WriteSpec, prepare
 from lakebed.storage.engine import connect

@@ -23,8 +23,8 @@ from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.replay import LATE_MOVE
 from lakebed.ingest.table_batch import WriteWork
-from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.run import SourceRows
+from lakebed.ingest.transform_query import Transform
+from lakebed.ingest.transform_run import SourceRows
 from lakebed.parts.changes import MOVES_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.positions.positions import positions_of

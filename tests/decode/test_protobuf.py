@@ -14,7 +14,7 @@ from lakebed.decode.decoder import ReadRecords
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.native import build
 from lakebed.decode.native.library import library
-from lakebed.decode.protobuf.reader import compiled
+from lakebed.decode.typed.protobuf_reader import compiled
 from lakebed.far_times import INFINITY_MICROS, MINUS_INFINITY_MICROS
 from tests.decode.protobuf_fuzz import PROTO2, PROTO3, check, exact, reader_of
 

@@ -17,8 +17,8 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.native import build
-from lakebed.decode.protobuf import reader as protobuf_schema
-from lakebed.decode.protobuf.reader import TOO_MANY, ProtobufFormat, ProtobufReader, compiled
+from lakebed.decode.typed import protobuf_reader as protobuf_schema
+from lakebed.decode.typed.protobuf_reader import TOO_MANY, ProtobufFormat, ProtobufReader, compiled
 from lakebed.decode.typed.registry import FIRST, split_messages
 from lakebed.errors import Retry
 from tests.decode.protobuf_fuzz import PROTO2, PROTO3, check, exact, fuzz, reader_of

@@ -14,7 +14,7 @@ from google.protobuf import message_factory
 
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.protobuf.reader import compiled
+from lakebed.decode.typed.protobuf_reader import compiled
 from lakebed.decode.typed.registry import RegistrySettings
 from tests.decode.records import records
 from tests.infra.registry import RegistryServer

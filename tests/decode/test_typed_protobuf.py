@@ -15,7 +15,7 @@ from google.protobuf import message_factory
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.protobuf.reader import compiled
+from lakebed.decode.typed.protobuf_reader import compiled
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.parts.changes import MOVES_COLUMN, SEQUENCE_COLUMN
 from lakebed.sources.generator import COLUMNS, KEYS, OrderStream

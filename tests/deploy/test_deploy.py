@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from lakebed.cli.command_line import command_parser
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.version import __version__
 from tests.infra.downloads import REPOSITORY, chart_renderer
 

@@ -27,7 +27,7 @@ from lakebed.health.status import Observer
 from lakebed.ingest.batch_writer import in_this_process
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.pipeline.database.introducer import Introduced, Introducer
-from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, decoder_options, parse_any
+from lakebed.pipeline.settings import DatabasePipeline, Pipeline, decoder_options, parse_any
 from lakebed.pipeline.sources import bootstrap_rows, kafka_settings
 from lakebed.pipeline.transforming import Shape
 from lakebed.sources.kafka.database_source import KafkaDatabaseReader

@@ -29,7 +29,7 @@ bootstrap: {{kind: jdbc, url: "{url}", {place}, options: {{user: {user}, passwor
 FILL = """
 import sys
 import lakebed
-from lakebed.pipeline.file.settings import parse_any
+from lakebed.pipeline.settings import parse_any
 from lakebed.pipeline.transforming import shape_of
 from lakebed.pipeline.sources import bootstrap_rows
 from lakebed.table import internals_of

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 import lakebed
-from lakebed.ingest.database.member import OWN, OpenTable
+from lakebed.ingest.database_member import OWN, OpenTable
 from lakebed.ingest.table_batch import run_alone
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
-from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.remarks import remarks_of
 from lakebed.sources.kafka.cluster import ends_of

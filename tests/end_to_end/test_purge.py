@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.health.finding import Severity
 from lakebed.log.actions import AddChangePart, AddPart
-from lakebed.log.purges import purged_before, purges_of
+from lakebed.log.removals import purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.local_folders import files_below

@@ -16,7 +16,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
-from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.positions.resnapshots import resnapshot_of
 from lakebed.sources.kafka.cluster import ends_of
 from lakebed.sources.kafka.database_source import KafkaDatabaseReader

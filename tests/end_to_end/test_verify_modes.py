@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.pipeline.file.settings import DatabasePipeline, parse_any
+from lakebed.pipeline.settings import DatabasePipeline, parse_any
 from lakebed.verify.databases import verified
 from tests.end_to_end.every_type import DIALECTS, Reading
 from tests.end_to_end.test_verify import CONVERTERS, EDGES

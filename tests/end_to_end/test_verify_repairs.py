@@ -16,7 +16,7 @@ from lakebed.cli import main
 from lakebed.log.holds import holds_of
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
-from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.positions.resnapshots import active, resnapshot_of
 from lakebed.verify.repair import KEYS_AT_ONCE
 from tests.end_to_end.every_type import Reading as PipelineReading

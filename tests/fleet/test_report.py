@@ -85,6 +85,7 @@ def test_a_table_is_maintained_alone_and_takes_no_options_of_folders(
     [table] = tables_in(lake, 1)
     for arguments, said in (
         ([table.path, str(lake)], "give it alone, or folders of tables"),
+        ([str(lake / "publik")], f"there is no folder {lake}/publik"),
         ([table.path, "--poke-port", "0"], "--poke-port is for folders of tables"),
         ([table.path, "--share", "reports=1"], "--share is for folders of tables"),
     ):

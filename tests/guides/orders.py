@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import lakebed
-from lakebed.pipeline.file.settings import load
+from lakebed.pipeline.settings import load
 from lakebed.sources.generator import OrderStream
 from tests.guides.pages import ROOT
 

@@ -26,8 +26,8 @@ from lakebed.health.examination import Examination, examine
 from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
 from lakebed.log.actions import Action, AddPart, CommitInfo, Domain, Part
+from lakebed.log.commit_codec import encode_commit
 from lakebed.log.conflicts import BLIND
-from lakebed.log.files.commit_codec import encode_commit
 from lakebed.log.holds import trim_log_before
 from lakebed.log.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache

@@ -33,9 +33,9 @@ from lakebed.listeners.listener import Delivering, Listener, ListenerLog, listen
 from lakebed.listeners.targets import Webhook
 from lakebed.log import entries
 from lakebed.log.actions import CommitInfo, Domain
+from lakebed.log.commit_codec import encode_commit
 from lakebed.log.entries import COORDINATION
 from lakebed.log.entry_values import decoded
-from lakebed.log.files.commit_codec import encode_commit
 from lakebed.log.holds import trim_log
 from lakebed.log.table_log import TableLog, commit_name
 from lakebed.positions.point_log import Point, PointLog, TableAt, point_of, settled_of, table_at_of

@@ -31,7 +31,7 @@ from lakebed.monitoring.table_state import TableState
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline import run as pipeline_run
 from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.file.settings import parse_any
+from lakebed.pipeline.settings import parse_any
 from lakebed.ui.members import Members
 from lakebed.ui.watch import Watched
 from tests.clock import Clock

@@ -18,9 +18,8 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.errors import InvalidSchema
-from lakebed.iceberg.columns import former_columns
+from lakebed.iceberg.columns import former_columns, unknown_columns
 from lakebed.iceberg.publisher import Publisher
-from lakebed.iceberg.unknown_columns import unknown_columns
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.conflicts import BLIND
 from lakebed.log.entries import FORMER_COLUMNS

@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 
 from benchmarks.iceberg import after_commit, made_up
 from lakebed.iceberg.columns import iceberg_columns
-from lakebed.iceberg.manifests import CUTS, DATA, DELETES, Manifest, PartEntry, manifest_bytes, manifests_of, part_entry
-from lakebed.iceberg.values import Bounds, _text_end, _text_start
+from lakebed.iceberg.manifests import (
+    CUTS,
+    DATA,
+    DELETES,
+    Bounds,
+    Manifest,
+    PartEntry,
+    _text_end,
+    _text_start,
+    manifest_bytes,
+    manifests_of,
+    part_entry,
+)
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
 

@@ -12,9 +12,8 @@ import pytest
 
 import lakebed
 from lakebed.iceberg.avro import avro_records
-from lakebed.iceberg.heads import FOLDER
-from lakebed.iceberg.publisher import Publisher
-from lakebed.iceberg.tidying import KEPT_SECONDS, needed_files
+from lakebed.iceberg.metadata import FOLDER
+from lakebed.iceberg.publisher import KEPT_SECONDS, Publisher, needed_files
 from lakebed.operations.purge import files as purge_files
 from tests.iceberg.readers import opened, pyiceberg
 from tests.internals import log_of, storage_of

@@ -16,9 +16,8 @@ import lakebed
 from lakebed import events
 from lakebed.errors import InvalidInput
 from lakebed.events import IcebergMetadataDamaged
-from lakebed.iceberg.heads import FOLDER, metadata_name
-from lakebed.iceberg.publisher import BackgroundPublisher, Publisher
-from lakebed.iceberg.tidying import needed_files
+from lakebed.iceberg.metadata import FOLDER, metadata_name
+from lakebed.iceberg.publisher import BackgroundPublisher, Publisher, needed_files
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.table import internals_of

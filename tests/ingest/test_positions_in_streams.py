@@ -17,7 +17,7 @@ import lakebed
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.pipeline import sources
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
 from lakebed.sources.generator import COLUMNS, GeneratorSource, OrderStream
 from lakebed.sources.source import RangeChanges

@@ -13,8 +13,8 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput
 from lakebed.ingest.stream import run_in_tasks
 from lakebed.ingest.table_batch import TableIngest, run_alone
-from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.run import SourceRows
+from lakebed.ingest.transform_query import Transform
+from lakebed.ingest.transform_run import SourceRows
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.sources.rows import ChangeRows
 from lakebed.sources.upstream import UpstreamReader, ranges_between

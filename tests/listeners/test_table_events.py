@@ -27,8 +27,6 @@ from lakebed.listeners.table_events import database_events_of, events_of, resync
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Domain, RemovePart
 from lakebed.log.claims import Claim
 from lakebed.log.commit_kind import replaced, restored, rows_expired, truncated
-from lakebed.log.drops import Dropped as DropEntry
-from lakebed.log.drops import undropped
 from lakebed.log.entries import (
     DETACHED,
     EXPIRED,
@@ -43,6 +41,8 @@ from lakebed.log.entries import (
     SETTLED,
     VERIFIED,
 )
+from lakebed.log.removals import Dropped as DropEntry
+from lakebed.log.removals import undropped
 from tests.internals import log_of
 from tests.log.test_commit_kind import (
     BATCH,

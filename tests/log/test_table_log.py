@@ -24,9 +24,9 @@ from lakebed.log.actions import (
     RemovePart,
     Transaction,
 )
+from lakebed.log.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.log.deletion_vector import bitmap, inline
-from lakebed.log.files.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.log.holds import Hold, trim_log, trim_log_before
 from lakebed.log.snapshot import Snapshot, without_expired
 from lakebed.log.stores import MemoryLogStore

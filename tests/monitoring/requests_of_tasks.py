@@ -10,7 +10,7 @@ from collections import Counter
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.kernels import SparkKernel
+from lakebed.compaction.compaction import SparkKernel
 from lakebed.compaction.merge_values import MergeOutcome
 from lakebed.sparks.cluster import Cluster
 from lakebed.table import internals_of

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 
 import lakebed
 from lakebed.discovery import TableName, all_tables_below
-from lakebed.log.drops import DROPPED_FOLDER
+from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.names.answers import Answers
 from lakebed.sparks.jvm import jvm_of
 from lakebed.sparks.names import answer_with

@@ -15,7 +15,7 @@ from lakebed.operations.region import region_where
 from lakebed.parts.changes import OP_COLUMN, prepare, stored_rows, write_spec_of
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import ScanLocator
-from lakebed.sql.expression import require_true
+from lakebed.sql import require_true
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
 

@@ -19,9 +19,9 @@ from lakebed.discovery import all_tables_below, tables_below, tables_in
 from lakebed.errors import InvalidInput, StoreUnavailable, TableDropped, TableExists, TableNotFound
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.conflicts import BLIND
-from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.log.entries import DROPPED, Operation
-from lakebed.log.files.names import commit_name
+from lakebed.log.file_names import commit_name
+from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.log.stores import LocalLogStore, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations import drop as drops

@@ -19,7 +19,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.coordination.read_counts import begin_hold
@@ -27,7 +27,7 @@ from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, Versio
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.log.entries import Operation
 from lakebed.log.holds import Hold, trim_log_before
-from lakebed.log.purges import purged_before
+from lakebed.log.removals import purged_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart
 from lakebed.operations.purge import files as purge_files

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidInput, InvalidSchema

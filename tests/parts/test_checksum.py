@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
 from lakebed.log.actions import AddChangePart, AddPart, Part
-from lakebed.log.files.commit_codec import from_json, to_json
+from lakebed.log.commit_codec import from_json, to_json
 from lakebed.merge.kernel import MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.intact import checksum_of, stage, verify, verify_pages

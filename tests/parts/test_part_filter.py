@@ -20,7 +20,7 @@ import lakebed
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import delta_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.sql.expression import expression
+from lakebed.sql import expression
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import ScanFile
 from tests.worlds import examples

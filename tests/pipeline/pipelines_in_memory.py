@@ -26,7 +26,7 @@ from lakebed.health.status import Observer
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline.database.introducer import Introduced, Introducer, ingest_of
-from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, parse_any
+from lakebed.pipeline.settings import DatabasePipeline, Pipeline, parse_any
 from lakebed.pipeline.sources import open_decoder
 from lakebed.pipeline.target import open_or_create
 from lakebed.sources.source import Range

@@ -17,7 +17,7 @@ from lakebed.discovery import NoTable
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.pipeline.database.introducer import Introduced, Introducer, NotYet
 from lakebed.pipeline.database.new_tables import ASKED_MAX
-from lakebed.pipeline.file.settings import DatabasePipeline, parse_any
+from lakebed.pipeline.settings import DatabasePipeline, parse_any
 from lakebed.positions.truncates import cutoff_of
 from lakebed.sources.source import Range
 from tests.decode.avro_events import SOURCE, avro_type, avro_value, encoded, envelope, envelope_schema, framed

@@ -12,7 +12,7 @@ import pytest
 
 import lakebed
 from lakebed.pipeline.database.introducer import Introduced, decoder_of
-from lakebed.pipeline.file.settings import DatabasePipeline
+from lakebed.pipeline.settings import DatabasePipeline
 from lakebed.table import internals_of
 from tests.decode.avro_events import framed
 from tests.decode.records import records

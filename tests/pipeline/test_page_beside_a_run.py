@@ -18,8 +18,8 @@ from lakebed import events
 from lakebed.cli.commands.run import served_page
 from lakebed.events import SourceLagged
 from lakebed.monitoring.metrics import Metrics
-from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import served_metrics
+from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -19,8 +19,8 @@ from lakebed.error_transport import encode
 from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, TableDropped, Unexpected
 from lakebed.failures import failure_in
 from lakebed.pipeline.database.check import check_database
-from lakebed.pipeline.file.sections import GeneratorSection, JsonFormat, KafkaSection
-from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, load, maintenance_of, parse_pipeline
+from lakebed.pipeline.sections import GeneratorSection, JsonFormat, KafkaSection
+from lakebed.pipeline.settings import DatabasePipeline, Pipeline, load, maintenance_of, parse_pipeline
 from lakebed.pipeline.sources import open_decoder, open_source, with_rate
 from lakebed.pipeline.target import open_or_create
 from lakebed.schema.type_names import table_schema

@@ -23,8 +23,8 @@ from lakebed.health.run_report import RUNS_FOLDER
 from lakebed.pipeline import places
 from lakebed.pipeline.check import check
 from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import run
+from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from tests.infra.kafka import KafkaServer
 
 TABLE: dict[str, Any] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.file.settings import parse_pipeline
 from lakebed.pipeline.places import SOURCE_FILE, take_checkpoint
+from lakebed.pipeline.settings import parse_pipeline
 
 FILES = "{kind: files, folder: %s}"
 KAFKA = "{kind: kafka, %s, config: {bootstrap.servers: %s}}"

@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.discovery import Naming
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, parse_any, parse_pipeline
+from lakebed.pipeline.settings import DatabasePipeline, Pipeline, parse_any, parse_pipeline
 
 SHOP = r"""
 database:

@@ -12,7 +12,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import LakebedError
 from lakebed.pipeline.check import check
-from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
+from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.sources import open_decoder
 from lakebed.pipeline.target import open_or_create
 from lakebed.schema.type_names import table_schema

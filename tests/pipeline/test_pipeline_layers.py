@@ -14,8 +14,8 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.pipeline.check import check
-from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.places import check_checkpoint
+from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.target import open_or_create
 
 COLUMNS = pa.schema(

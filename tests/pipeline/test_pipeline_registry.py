@@ -14,7 +14,7 @@ from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.pipeline import places
 from lakebed.pipeline.check import check
-from lakebed.pipeline.file.settings import Pipeline, decoder_options, load, parse_pipeline
+from lakebed.pipeline.settings import Pipeline, decoder_options, load, parse_pipeline
 from tests.decode.avro_events import envelope_schema
 from tests.decode.schema_registry import SchemaRegistry
 from tests.decode.test_typed_records import FIELDS

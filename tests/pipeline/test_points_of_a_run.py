@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.pipeline.database.work import with_transactions
-from lakebed.pipeline.file.database_section import PointsSection
+from lakebed.pipeline.database_section import PointsSection
 from lakebed.sources.kafka.settings import KafkaSettings
 
 TOPICS = {"shop.public.a", "shop.public.b", "shop.transaction", "shopXtransaction"}

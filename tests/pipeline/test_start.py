@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from lakebed.cli.display.run import PlainDisplay
+from lakebed.cli.run_display import PlainDisplay
 from lakebed.errors import MissingPrerequisite
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline import driver
 from lakebed.pipeline.driver import Abandoned, SparkStart, phase_of_java, spark_settings
-from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import Look, Phase, run
+from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from lakebed.sparks import java
 from lakebed.sparks import java as archives
 from lakebed.sparks import session as sessions
@@ -72,7 +72,7 @@ def test_java_starts_before_spark_the_table_and_the_metrics_are_imported() -> No
 @pytest.mark.slow
 def test_a_run_never_loads_pandas() -> None:
     assert "pandas" not in loaded_by(
-        "import pyspark.sql, lakebed.pipeline.run, lakebed.cli.display.run, lakebed.cli.commands.run"
+        "import pyspark.sql, lakebed.pipeline.run, lakebed.cli.run_display, lakebed.cli.commands.run"
     )
 
 

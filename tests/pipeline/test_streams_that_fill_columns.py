@@ -12,7 +12,7 @@ import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline.check import check
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from tests.pipeline.pipelines_in_memory import Copy, PipelineInMemory, Sent
 
 TABLE = """

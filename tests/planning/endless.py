@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.log.actions import Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector

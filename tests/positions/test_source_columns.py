@@ -13,8 +13,8 @@ import pytest
 import lakebed
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.protobuf.reader import ProtobufFormat
 from lakebed.decode.source_order import SourceRules
+from lakebed.decode.typed.protobuf_reader import ProtobufFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.health.status import Observer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed.discovery import TableName
-from lakebed.iceberg.heads import HINT, metadata_name
+from lakebed.iceberg.metadata import HINT, metadata_name
 from lakebed.service import iceberg_routes
 from lakebed.service.iceberg_routes import reached_by
 from lakebed.service.iceberg_tables import DEFAULT, identifier_of

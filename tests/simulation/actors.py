@@ -18,7 +18,7 @@ from lakebed.errors import Corrupt, InvalidInput, InvalidSchema, Retry, StoreUna
 from lakebed.log.actions import Action, AddChangePart, AddPart, CommitInfo, Domain, Transaction
 from lakebed.log.claims import Claim
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
-from lakebed.log.purges import fence_of
+from lakebed.log.removals import fence_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import LogStore
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
@@ -33,7 +33,7 @@ from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import FORMAT, Metadata, Protocol
 from lakebed.schema.widening import widening
 from lakebed.settings import FORMAT_PROPERTY
-from lakebed.sql.expression import Expression
+from lakebed.sql import Expression
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.columns import LIMITS
 from tests.simulation.files import CORE, Objects, Row, SimulatedStorage, by_partition

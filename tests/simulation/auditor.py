@@ -32,10 +32,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakebed.log.actions import AddPart, Commit, Domain, RemovePart
+from lakebed.log.checkpoint import decode_checkpoint
+from lakebed.log.commit_codec import decode_commit
 from lakebed.log.deletion_vector import DeletionVector, unpack
 from lakebed.log.entries import DETACHED
-from lakebed.log.files.checkpoint import decode_checkpoint
-from lakebed.log.files.commit_codec import decode_commit
 from lakebed.log.invariants import violations
 from lakebed.log.snapshot import Snapshot, apply
 from tests.planning.tables import measure_of

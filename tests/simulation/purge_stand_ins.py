@@ -13,7 +13,7 @@ from lakebed.errors import Corrupt
 from lakebed.log.actions import Part
 from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.parts.changes import WriteSpec
-from lakebed.sql.expression import Expression
+from lakebed.sql import Expression
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation import files
 from tests.simulation.files import Row, of

@@ -17,7 +17,7 @@ from lakebed.operations.purge.files import PurgedFile
 from lakebed.operations.purge.purge import Purge
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.sql.expression import Expression
+from lakebed.sql import Expression
 from tests.simulation.actors import Cast, forgive, rest
 from tests.simulation.audit_of_purges import PURGE
 from tests.simulation.files import Locator, SimulatedStorage

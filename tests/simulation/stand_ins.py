@@ -20,9 +20,9 @@ from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidChanges
 from lakebed.log import log_reader
 from lakebed.log.actions import ChangePart, Commit, Part
+from lakebed.log.checkpoint import decode_checkpoint
 from lakebed.log.claims import Claim
-from lakebed.log.files.checkpoint import decode_checkpoint
-from lakebed.log.files.commit_codec import decode_commit
+from lakebed.log.commit_codec import decode_commit
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations import commit_changes, joining, mutate_keyed, partitions, time_to_live
 from lakebed.operations import mutate as mutate_unkeyed

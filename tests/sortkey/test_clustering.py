@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.sortkey.clustering import Placed, clustering
-from lakebed.sortkey.ranges import Range
+from lakebed.sortkey.ranges import Placed, Range, clustering
 
 
 def part(low: int, high: int, level: int = 0, partition: object = None, is_sorted: bool = True) -> Placed:

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 import lakebed
 from lakebed.pipeline import sources
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
 from lakebed.sparks.versions import delta_package, spark_version, why_no_delta
 from tests.infra.kafka import KafkaServer

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.sql.expression import connection_for, expression, mistakes, require_query
-from lakebed.sql.pieces import parquet, registered
+from lakebed.sql import connection_for, expression, mistakes, parquet, registered, require_query
 from lakebed.storage import engine
 from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.engine import connect, connect_sealed

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.sql.pieces import registered, renamed_sql
+from lakebed.sql import registered, renamed_sql
 from lakebed.storage.engine import connect
 
 OLD = pa.struct([("a", pa.int64()), ("b c'\"", pa.string())])

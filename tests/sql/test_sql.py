@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from lakebed.sql.pieces import sql_type
+from lakebed.sql import sql_type
 
 
 def test_types_are_named_in_several_threads_at_once() -> None:

@@ -14,10 +14,10 @@ import pytest
 import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.log.actions import Commit, RemoveChangePart, RemovePart, Transaction
+from lakebed.log.commit_codec import digest_of
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.conflicts import Conflict, ReadWriteSet, find_conflict
 from lakebed.log.entries import Operation
-from lakebed.log.files.commit_codec import digest_of
 from lakebed.monitoring.table_state import figures_of
 from lakebed.operations.mutate_keyed import unsettled_mutations
 from lakebed.parts.change_rows import read_version, versions_with_changes

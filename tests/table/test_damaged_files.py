@@ -19,7 +19,7 @@ from lakebed.health.examination import examine
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.view import query_reads
+from lakebed.view import arrow_scan as query_reads
 from tests.internals import log_of
 from tests.worlds import TIMES
 

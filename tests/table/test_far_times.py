@@ -20,7 +20,7 @@ from lakebed.far_times import iso_text
 from lakebed.health.examination import examine
 from lakebed.log.actions import AddPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.view.query_reads import epoch_ms
+from lakebed.view.arrow_scan import epoch_ms
 from tests.health.test_doctor import base, commit, new_path, place
 from tests.table.others import File, table_of_others
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.sortkey.clustering import clustering
+from lakebed.sortkey.ranges import clustering
 from lakebed.ui import history as module
 from lakebed.ui.history import History
 from lakebed.view.clustering import placed

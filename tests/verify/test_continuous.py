@@ -20,13 +20,12 @@ from lakebed.cli import main
 from lakebed.discovery import tables_below
 from lakebed.errors import StoreUnavailable
 from lakebed.log.table_log import TableLog
-from lakebed.pipeline.file.database_section import Hours, hours_of
-from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.pipeline.database_section import Hours, hours_of
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.positions.verified import Verified, comparison_of, note_verified, verified_of, verifying_of
 from lakebed.verify import continuous, databases
 from lakebed.verify.continuous import Continuous, Results, Schedule
-from lakebed.verify.going_on import DAYS_MAX, SAVE_SECONDS, GoingOn
-from lakebed.verify.proof import Found, Proof
+from lakebed.verify.proof import DAYS_MAX, SAVE_SECONDS, Found, GoingOn, Proof
 from lakebed.verify.report import Repaired, TableReport
 from lakebed.verify.source import Pace
 from tests.clock import Clock

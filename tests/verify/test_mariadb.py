@@ -21,10 +21,10 @@ from lakebed.errors import InvalidInput
 from lakebed.verify.canonical import LeftOut, Shape
 from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
+from lakebed.verify.mariadb import Database, arguments_of
 from lakebed.verify.proof import Found, Proof
 from lakebed.verify.source import Pace
-from lakebed.verify.sources.mariadb import Database, arguments_of
-from lakebed.verify.sources.types_of_mariadb import MariaDbType
+from lakebed.verify.types_of_mariadb import MariaDbType
 from tests.infra.mariadb import MariaDbServer
 from tests.infra.server import HOST
 from tests.internals import log_of

@@ -16,10 +16,10 @@ from lakebed.errors import InvalidInput
 from lakebed.verify.canonical import Shape
 from lakebed.verify.databases import shape_of
 from lakebed.verify.lake import LakeTable
+from lakebed.verify.postgres import Database, PostgresTable
 from lakebed.verify.proof import Found, Proof
 from lakebed.verify.repair import _remove
 from lakebed.verify.source import Pace
-from lakebed.verify.sources.postgres import Database, PostgresTable
 from tests.infra.postgres import PostgresServer
 from tests.infra.server import HOST
 from tests.internals import log_of

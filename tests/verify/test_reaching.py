@@ -15,8 +15,8 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import Position, entry_of
-from lakebed.verify.sources.postgres import Database, SlotConnector
-from lakebed.verify.sources.reaching import Reaching
+from lakebed.verify.databases import Reaching
+from lakebed.verify.postgres import Database, SlotConnector
 from tests.internals import log_of
 
 TOPIC = "shop.public.orders"

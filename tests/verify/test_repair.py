@@ -18,22 +18,21 @@ from lakebed.errors import Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.mutate import run_mutation
 from lakebed.pipeline.database.resnapshot import Asking
-from lakebed.pipeline.file.settings import DatabasePipeline, parse_any
+from lakebed.pipeline.settings import DatabasePipeline, parse_any
 from lakebed.positions.resnapshots import active, advance
 from lakebed.sources.kafka import cluster
-from lakebed.sql.expression import Expression, expression
+from lakebed.sql import Expression, expression
 from lakebed.verify import repair as repair_module
 from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import Key
 from lakebed.verify.databases import shape_of, verified_by
 from lakebed.verify.lake import LakeTable
+from lakebed.verify.postgres import SourceColumn
 from lakebed.verify.proof import Proof
-from lakebed.verify.repair import Sender, repair
+from lakebed.verify.repair import Resending, Sender, repair
 from lakebed.verify.report import Repaired, TableReport, lines
-from lakebed.verify.resending import Resending
 from lakebed.verify.source import Pace
-from lakebed.verify.sources.postgres import SourceColumn
-from lakebed.verify.sources.types_of_postgres import SourceType
+from lakebed.verify.types_of_postgres import SourceType
 from tests.clock import Clock
 from tests.internals import log_of
 from tests.verify.memory import MemorySource, World

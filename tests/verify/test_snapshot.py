@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from lakebed.errors import InvalidInput, Retry
+from lakebed.verify import mariadb as of_mariadb
+from lakebed.verify import postgres as of_postgres
 from lakebed.verify.canonical import Shape
 from lakebed.verify.comparing import Span
 from lakebed.verify.source import Limit
-from lakebed.verify.sources import mariadb as of_mariadb
-from lakebed.verify.sources import postgres as of_postgres
 from tests.clock import Clock
 from tests.end_to_end.meanwhile import meanwhile
 from tests.infra.mariadb import MariaDbServer
@@ -211,7 +211,7 @@ def test_a_transaction_that_goes_on_is_waited_for_no_longer_than_said(
 
 WAITING = """
 import sys
-from lakebed.verify.sources.postgres import Database
+from lakebed.verify.postgres import Database
 frozen = Database(sys.argv[1]).frozen(600)
 print("there", flush=True)
 sys.stdin.read()

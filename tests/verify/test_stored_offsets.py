@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from lakebed.errors import InvalidInput
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.verify.sources.mariadb import transactions_of
-from lakebed.verify.sources.stored_offsets import BinlogConnector, Offset, StoredOffsets, connector_of
+from lakebed.verify.mariadb import transactions_of
+from lakebed.verify.stored_offsets import BinlogConnector, Offset, StoredOffsets, connector_of
 from tests.infra.kafka import KafkaServer
 
 TOPIC = "connect-offsets-of-verify"

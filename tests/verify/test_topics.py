@@ -15,7 +15,7 @@ from lakebed.cli import main
 from lakebed.discovery import TableName
 from lakebed.ingest.table_batch import run_alone, run_here
 from lakebed.pipeline.database.introducer import Introduced, ingest_of
-from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.sources.kafka.database_source import KafkaDatabaseReader
 from lakebed.sources.source import Range

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 import lakebed
-from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.compaction import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN

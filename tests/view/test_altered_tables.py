@@ -18,7 +18,7 @@ from lakebed.parts.change_columns import columns_at
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.sql.expression import expression
+from lakebed.sql import expression
 from lakebed.storage.engine import connect
 from lakebed.table import Table, internals_of
 from lakebed.table.inspect import table_as_html

@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.sql.expression import expression
+from lakebed.sql import expression
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import ScanFile, register_view, to_arrow
 from tests.view.conftest import SCHEMA, Parts, random_rows, same_rows

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.database.warehouse import TableOfQuery, query_tables
+from lakebed.database import TableOfQuery, query_tables
 from lakebed.errors import Corrupt, LakebedError
 from lakebed.table import internals_of
 

@@ -197,8 +197,8 @@ def _list(options: argparse.Namespace) -> int:
     """A row for each listener: where it sends, who delivers, and how far it is behind."""
     import pyarrow as pa
 
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import LISTENERS
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import LISTENERS
     from lakebed.listeners.listener import ListenerLog
     from lakebed.storage.data_files import open_part_storage
 

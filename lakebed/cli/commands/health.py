@@ -75,8 +75,8 @@ def _status(options: argparse.Namespace) -> int:
 
 def _status_of_folder(options: argparse.Namespace) -> int:
     """How a database is, and a row for each of its tables. Raises TableNotFound."""
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import DATABASE
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import DATABASE
     from lakebed.discovery import all_tables_below
     from lakebed.health.finding import finding_table
     from lakebed.health.run_report import Runs
@@ -216,7 +216,7 @@ def _screen(found: Status) -> RenderableType:
 
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
-    from lakebed.cli.display.views import bytes_text
+    from lakebed.cli.views import bytes_text
     from lakebed.remarks import Remark
 
     rows = (
@@ -294,6 +294,6 @@ def _jsonable(found: Status) -> dict[str, object]:
 
 
 def _age(seconds: float | None) -> str:
-    from lakebed.cli.display.views import seconds_text
+    from lakebed.cli.views import seconds_text
 
     return "-" if seconds is None else seconds_text(seconds)

@@ -105,7 +105,7 @@ def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDra
 def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     from lakebed.decode.formats import TYPED_FORMATS
     from lakebed.pipeline.draft import Draft, Sample, format_of, sample_of
-    from lakebed.pipeline.file.settings import FORMATS
+    from lakebed.pipeline.settings import FORMATS
 
     kinds = f"Where do changes come from: {', '.join(_SOURCES)}?"
     source = ask("--source", kinds, "files", options.source, check=_one_of("source", _SOURCES))

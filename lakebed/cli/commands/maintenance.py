@@ -89,7 +89,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     table = table_of(options)
     acts = {"settle": _settle, "merge": _merge, "publish": _publish}
@@ -143,7 +143,7 @@ class _MergeCount:
         self._merges = 0
 
     def __call__(self, event: Event) -> None:
-        from lakebed.cli.display.views import bytes_text
+        from lakebed.cli.views import bytes_text
         from lakebed.events import MergeBegan
 
         if isinstance(event, MergeBegan):
@@ -153,7 +153,7 @@ class _MergeCount:
 
 
 def _recluster(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     table = table_of(options)
     with progress("looking for parts to recluster", options.log_format) as report:
@@ -190,8 +190,8 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _remove_dropped(options: argparse.Namespace) -> None:
     """Of a folder: the files of tables in it that were dropped long enough ago."""
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import DROPPED
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import DROPPED
     from lakebed.operations.drop import remove_dropped
 
     if options.only or options.older_than or options.retain_last is not None or options.allow_short_retention:
@@ -213,8 +213,8 @@ def _remove_dropped(options: argparse.Namespace) -> None:
 
 
 def _expire_rows(table: Table, options: argparse.Namespace) -> None:
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import EXPIRED_ROWS, bytes_text
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import EXPIRED_ROWS, bytes_text
 
     with progress("looking for old rows" if options.dry_run else "removing old rows", options.log_format):
         parts = table.maintenance.expire_rows(options.dry_run)
@@ -227,8 +227,8 @@ def _expire_rows(table: Table, options: argparse.Namespace) -> None:
 
 
 def _delete_files(table: Table, options: argparse.Namespace) -> None:
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import FILES, bytes_text
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import FILES, bytes_text
 
     upkeep, ages = table.maintenance, (options.dry_run, options.allow_short_retention)
     rows: pa.Table
@@ -282,7 +282,7 @@ def _simulate(options: argparse.Namespace) -> int:
     """Print the figures, and draw them if a file is given. Raises InvalidInput, MissingPrerequisite."""
     if options.idle_tables is not None:
         return _estimate(options)
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
     from lakebed.planning.simulator import simulate
     from lakebed.planning.workload import plot
     from lakebed.settings import parse_settings
@@ -375,8 +375,8 @@ def figures(simulation: Simulation) -> dict[str, int | float]:
 def show_maintenance(options: argparse.Namespace) -> int:
     """Print what maintenance of each table cost, and would gain."""
     from lakebed.cli.commands.health import print_findings
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import FLEET
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import FLEET
     from lakebed.fleet.membership import fleet_report, listed_workers
     from lakebed.health.finding import finding_table
     from lakebed.health.run_report import findings_of

@@ -22,7 +22,7 @@ from lakebed.errors import InvalidInput, LakebedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.pipeline.file.settings import AnyPipeline
+    from lakebed.pipeline.settings import AnyPipeline
 
 
 def _add_source(commands: Commands) -> None:
@@ -81,15 +81,15 @@ def _add_source(commands: Commands) -> None:
 
 
 def _positions(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import POSITIONS
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import POSITIONS
 
     print_rows(table_of(options).inspect.positions(), options, POSITIONS)
     return exit_codes.OK
 
 
 def _rewind(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
     from lakebed.table import internals_of
 
     if options.partition is not None and options.to is None:
@@ -105,7 +105,7 @@ def _rewind(options: argparse.Namespace) -> int:
 
 
 def _restart_order(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     print_record({"version": table_of(options).maintenance.restart_order()}, options)
     return exit_codes.OK
@@ -114,7 +114,7 @@ def _restart_order(options: argparse.Namespace) -> int:
 def _resnapshot(options: argparse.Namespace) -> int:
     """Ask Debezium for the rows of tables again; with ``--wait`` until it has read them."""
     from lakebed.pipeline.database.resnapshot import Asking
-    from lakebed.pipeline.file.settings import DatabasePipeline, load
+    from lakebed.pipeline.settings import DatabasePipeline, load
 
     pipeline = load(options.file)
     if not isinstance(pipeline, DatabasePipeline):
@@ -169,12 +169,12 @@ def add_to(commands: Commands) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import jsonable, print_rows
-    from lakebed.cli.display.views import QUARANTINE, REASONS
+    from lakebed.cli.output import jsonable, print_rows
+    from lakebed.cli.views import QUARANTINE, REASONS
     from lakebed.errors import TableNotFound
     from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-    from lakebed.pipeline.file.settings import Pipeline
-    from lakebed.sql.expression import expression
+    from lakebed.pipeline.settings import Pipeline
+    from lakebed.sql import expression
     from lakebed.table import open as open_table
 
     pipeline = _pipeline_of(options)
@@ -228,7 +228,7 @@ def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _text(value: bytes) -> str:
     """A record's bytes; of one with the header of a schema registry the schema's id, and the bytes behind it."""
-    from lakebed.cli.display.output import bytes_as_text
+    from lakebed.cli.output import bytes_as_text
     from lakebed.decode.typed.registry import HEADER_BYTES, MAGIC
 
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
@@ -285,10 +285,10 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bytes | None], 
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
     from lakebed.pipeline.database.introducer import decoder_of
-    from lakebed.pipeline.file.sections import ChangesFormat, RowsFormat
-    from lakebed.pipeline.file.settings import DatabasePipeline
+    from lakebed.pipeline.sections import ChangesFormat, RowsFormat
+    from lakebed.pipeline.settings import DatabasePipeline
     from lakebed.pipeline.sources import open_decoder
     from lakebed.table import internals_of
     from lakebed.table import open as open_table
@@ -321,7 +321,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _replayed_path(options: argparse.Namespace, pipeline: AnyPipeline) -> str:
     """Of the table. Raises InvalidInput if the pipeline file does not write to it."""
-    from lakebed.pipeline.file.settings import Pipeline
+    from lakebed.pipeline.settings import Pipeline
     from lakebed.storage.roots import parse_root
 
     if isinstance(pipeline, Pipeline):
@@ -342,7 +342,7 @@ def _replayed_path(options: argparse.Namespace, pipeline: AnyPipeline) -> str:
 
 def _pipeline_of(options: argparse.Namespace) -> AnyPipeline | None:
     """The pipeline file that is given, by its option or in place of the table."""
-    from lakebed.pipeline.file.settings import load, load_table
+    from lakebed.pipeline.settings import load, load_table
 
     file = options.pipeline
     if file is None and options.path.endswith((".yml", ".yaml")) and Path(options.path).is_file():

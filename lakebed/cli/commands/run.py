@@ -27,16 +27,16 @@ from lakebed.cli.arguments import is_table, look_seconds, port_or_file, positive
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands, near_table
 from lakebed.error_transport import first_line
-from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, TableNotFound, Unexpected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.pipeline.check import Role
-    from lakebed.pipeline.file.document import Document
-    from lakebed.pipeline.file.settings import AnyPipeline
+    from lakebed.pipeline.document import Document
     from lakebed.pipeline.run import Look
+    from lakebed.pipeline.settings import AnyPipeline
     from lakebed.service.app import Server
     from lakebed.sparks.cluster import Cluster
     from lakebed.ui.pages import PageServer
@@ -71,7 +71,7 @@ def add_to(commands: Commands) -> None:
 
 def _run_pipeline(options: argparse.Namespace) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
-    from lakebed.pipeline.file.settings import Pipeline, load
+    from lakebed.pipeline.settings import Pipeline, load
 
     pipeline = load(options.file)
     if options.rate is not None:
@@ -88,7 +88,7 @@ def _run_pipeline(options: argparse.Namespace) -> int:
 def _maintain_table(options: argparse.Namespace, path: str) -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
     from lakebed import table
-    from lakebed.pipeline.file.settings import maintenance_of
+    from lakebed.pipeline.settings import maintenance_of
 
     for name in _OF_A_FLEET:
         if getattr(options, name) not in (None, []):
@@ -120,7 +120,7 @@ def _run(pipeline: AnyPipeline, duration_seconds: float | None, only: Role | Non
             # Java starts while these are imported, and PySpark, whose modules import one another: only one thread may do that.
             import pyspark.sql  # noqa: F401
 
-            from lakebed.cli.display.run import display, log_summary, summary
+            from lakebed.cli.run_display import display, log_summary, summary
             from lakebed.pipeline.run import run
 
             with display(pipeline, log_format) as shown, served_page(pipeline) as page_url, start:
@@ -151,7 +151,7 @@ def served_page(pipeline: AnyPipeline) -> Iterator[str | None]:
     The page is of the table, or of all tables of a database, with what only this process knows. A port that is taken is no
     reason not to ingest: then it is any free one, as for the metrics. Raises MissingPrerequisite if there is none.
     """
-    from lakebed.pipeline.file.settings import Pipeline
+    from lakebed.pipeline.settings import Pipeline
     from lakebed.ui.documents import Live
     from lakebed.ui.pages import PageServer
 
@@ -288,7 +288,7 @@ def _maintain(options: argparse.Namespace) -> int:
 
 
 def _work(options: argparse.Namespace) -> int:
-    """Maintain the tables of folders until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
+    """Maintain the tables of folders until Ctrl-C or SIGTERM, or for ``--duration`` seconds. Raises TableNotFound."""
     from lakebed.discovery import tables_in
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.monitoring.event_log import log_fields
@@ -301,8 +301,10 @@ def _work(options: argparse.Namespace) -> int:
         look_seconds=options.look_seconds,
     )
     for path in options.paths:
+        if "://" not in path and not os.path.isdir(path):
+            raise TableNotFound(f"there is no folder {path}{near_table(path)}")
         if not tables_in(path):
-            note(f"there is no table below {path} yet; one that comes is found within ten minutes{near_table(path)}")
+            note(f"there is no table below {path} yet; one that comes is found within ten minutes")
     done = until_stopped()
     worker = FleetWorker(options.paths, limits, cluster=_cluster(options, limits))
     metrics = Metrics()

@@ -92,7 +92,7 @@ def _add_changes(commands: Commands) -> None:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from lakebed.sql.expression import expression, names_a_column
+    from lakebed.sql import expression, names_a_column
 
     table = table_of(options)
     [figures] = table.inspect.detail().to_pylist()
@@ -116,8 +116,8 @@ def _update(options: argparse.Namespace) -> int:
 
 
 def _purge(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.views import PURGED
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import PURGED
 
     table = table_of(options)
     what = (
@@ -158,7 +158,7 @@ def _pairs(texts: Sequence[str], what: str) -> dict[str, str]:
 
 
 def _print(result: Any, options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     print_record(result, options)
     return exit_codes.OK
@@ -211,8 +211,8 @@ def _add_kind(family: Commands, name: str, kind: str, text: str) -> Parser:
 def _show(kind: str, options: argparse.Namespace) -> int:
     import pyarrow as pa
 
-    from lakebed.cli.display import views
-    from lakebed.cli.display.output import print_rows
+    from lakebed.cli import views
+    from lakebed.cli.output import print_rows
 
     table = table_of(options)
     inspect = table.inspect
@@ -356,7 +356,7 @@ def _add_restore(commands: Commands) -> Parser:
 
 
 def _query(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.output import print_rows
 
     print_rows(table_of(options).query(options.sql, options.name, allow_files=options.allow_files), options)
     return exit_codes.OK
@@ -411,7 +411,7 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _alter(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     table = table_of(options)
     added, widened = (
@@ -447,7 +447,7 @@ def _alter(options: argparse.Namespace) -> int:
 
 
 def _set_sort_key(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
 
     table = table_of(options)
     version = table.set_sort_key(_terms(options.sort_key))
@@ -459,10 +459,10 @@ def _set_sort_key(options: argparse.Namespace) -> int:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    from lakebed.cli.display.output import print_record
+    from lakebed.cli.output import print_record
     from lakebed.positions.positions import positions_of
     from lakebed.table import internals_of
-    from lakebed.view.query_reads import snapshot_at
+    from lakebed.view.arrow_scan import snapshot_at
 
     table = table_of(options)
     log = internals_of(table).log

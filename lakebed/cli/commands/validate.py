@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from lakebed.pipeline.check import Checked
     from lakebed.pipeline.database.check import Bill, CheckedDatabase, TopicSeen
-    from lakebed.pipeline.file.document import Document
-    from lakebed.pipeline.file.settings import AnyPipeline, DatabasePipeline, Pipeline
+    from lakebed.pipeline.document import Document
+    from lakebed.pipeline.settings import AnyPipeline, DatabasePipeline, Pipeline
     from lakebed.pipeline.transforming import Shape
 
 
@@ -41,7 +41,7 @@ def validate(file: str, connect: bool = False) -> int:
     """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
     import yaml
 
-    from lakebed.pipeline.file.settings import load
+    from lakebed.pipeline.settings import load
 
     pipeline = load(file)
     try:
@@ -72,7 +72,7 @@ def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str]
     """
     from lakebed.pipeline.check import check
     from lakebed.pipeline.database.check import check_database, warnings_of_pipeline
-    from lakebed.pipeline.file.settings import DatabasePipeline
+    from lakebed.pipeline.settings import DatabasePipeline
 
     if isinstance(pipeline, DatabasePipeline):
         database = check_database(pipeline, connect=connect, topics=connect)
@@ -155,7 +155,7 @@ def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:
 
 def _plain(value: Any, document: Document, name: str) -> Any:
     """A setting as the file could spell it, redacted by its place in the file; ``name`` as ``Node.name``."""
-    from lakebed.pipeline.file.document import HIDDEN
+    from lakebed.pipeline.document import HIDDEN
 
     if is_dataclass(value):
         value = {item.name: getattr(value, item.name) for item in fields(value)}
@@ -258,7 +258,7 @@ def _bill_text(cost: Bill) -> str:
 def _iceberg_cost(pipeline: Pipeline) -> str | None:
     """What Iceberg's metadata of the table costs at most; None on a local disk, and where it is off."""
     from lakebed.pipeline.database.check import bill, publications_a_day
-    from lakebed.pipeline.file.database_section import PricesSection
+    from lakebed.pipeline.database_section import PricesSection
     from lakebed.pipeline.places import is_local
 
     most, prices = publications_a_day(math.inf, pipeline.table.properties), PricesSection()

@@ -18,7 +18,7 @@ from lakebed.errors import InvalidInput, LakebedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.pipeline.file.settings import DatabasePipeline
+    from lakebed.pipeline.settings import DatabasePipeline
     from lakebed.verify.report import TableReport
 
 _CODES = {"differs": exit_codes.FAILED, "unsettled": exit_codes.TRY_AGAIN}
@@ -117,7 +117,7 @@ def _of_itself(options: argparse.Namespace) -> int:
     """Examine a table, or each table of a folder; one that can't be examined is named, and the others are."""
     import pyarrow as pa
 
-    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.output import print_rows
 
     code, tables, findings = exit_codes.OK, tables_at(options.path), list[pa.Table]()
     for name, root in tables.items():
@@ -174,7 +174,7 @@ def _against(options: argparse.Namespace) -> int:
 def _with_database(options: argparse.Namespace) -> int:
     from lakebed.verify.continuous import Continuous
     from lakebed.verify.databases import verified
-    from lakebed.verify.topics import verified_by_topics
+    from lakebed.verify.tables import verified_by_topics
 
     pipeline = _pipeline_of(options)
     codes = [exit_codes.OK]
@@ -210,7 +210,7 @@ def _with_database(options: argparse.Namespace) -> int:
 
 
 def _pipeline_of(options: argparse.Namespace) -> DatabasePipeline:
-    from lakebed.pipeline.file.settings import DatabasePipeline, load
+    from lakebed.pipeline.settings import DatabasePipeline, load
 
     pipeline = load(options.path)
     if not isinstance(pipeline, DatabasePipeline):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
-from lakebed.iceberg.heads import metadata_name
+from lakebed.iceberg.metadata import metadata_name
 from lakebed.iceberg.publisher import Publisher
 from lakebed.listeners.catalogs.entry import (
     CatalogClient,

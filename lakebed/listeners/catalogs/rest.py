@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.iceberg.heads import FOLDER
+from lakebed.iceberg.metadata import FOLDER
 from lakebed.listeners.catalogs.entry import Entry, Name, Parameters, Unavailable, is_newer, marks_of, require_ours
 from lakebed.listeners.targets import Catalog
 

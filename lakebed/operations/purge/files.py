@@ -1,6 +1,7 @@
 """The second half of a purge: every file goes that no version from after it refers to, and a report says which they were.
 
-The rows are out of the table by the version of ``lakebed.purged`` (``purges``), which nobody can read versions before. Then:
+The rows are out of the table by the version of ``lakebed.purged`` (``log.removals``), which nobody can read versions before.
+Then:
 
 1. Write the checkpoint of that version: the log can begin there.
 2. List the table's files, then raise the fence. A file that was listed and that no version refers to then is never committed, by
@@ -28,13 +29,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakebed.errors import Contention, VersionNotFound
-from lakebed.iceberg.publisher import Publisher
-from lakebed.iceberg.tidying import unneeded_files
+from lakebed.iceberg.publisher import Publisher, unneeded_files
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.entries import Operation
-from lakebed.log.files.names import LOG_FOLDER
+from lakebed.log.file_names import LOG_FOLDER
 from lakebed.log.holds import Hold, expire_before, holds_of, trim_log_before
-from lakebed.log.purges import LEASE_MS, PurgeState, next_fence, purged_before, purges_of
+from lakebed.log.removals import LEASE_MS, PurgeState, next_fence, purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

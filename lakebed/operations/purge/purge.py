@@ -1,6 +1,6 @@
 """Purge: erase rows for good, from every version and every copy on this host (``Table.purge``).
 
-1. *Begin.* An entry of the log has the condition (``log.purges``). From now on the purge goes on whatever dies: running
+1. *Begin.* An entry of the log has the condition (``log.removals``). From now on the purge goes on whatever dies: running
    maintenance, or the next call, takes it up.
 2. *Rows out.* Live rows are deleted as ``delete`` does, and settled. Then parts with dead rows that the purge is about are
    written again without them (``purge_rows``). This is repeated until no file that the newest version refers to has such a
@@ -40,7 +40,7 @@ from lakebed.log.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import EXPIRED, JOB, QUARANTINED, REPLAY, Operation
 from lakebed.log.holds import expired_before, first_unexpired, held_onward
-from lakebed.log.purges import LEASE_MS, PurgeState, purged, purges_of
+from lakebed.log.removals import LEASE_MS, PurgeState, purged, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.operations.purge.files import (
@@ -63,7 +63,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import WITH_HEADERS
 from lakebed.resolve.locate import KeyLocator, ScanLocator
-from lakebed.sql.expression import check_condition, expression
+from lakebed.sql import check_condition, expression
 from lakebed.storage.part_storage import PartStorage
 
 _ROUNDS_MAX = 20  # how often rows are taken out while others bring more of them

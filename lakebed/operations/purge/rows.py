@@ -55,8 +55,7 @@ from lakebed.parts.row_origins import ROW, numbered, row_versions
 from lakebed.quoting import literal, quote
 from lakebed.resolve.locate import KeyLocator
 from lakebed.schema.column_mapping import misfit
-from lakebed.sql.expression import Expression, condition, connection_for, mistakes
-from lakebed.sql.pieces import registered
+from lakebed.sql import Expression, condition, connection_for, mistakes, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

@@ -23,10 +23,10 @@ from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite
 from lakebed.lateness import Lateness, lateness
 from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.database.introducer import Expected, Introduced, Introducer, NotYet, decoder_of
-from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.sections import KafkaSection
-from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, decoder_options
+from lakebed.pipeline.document import Findings
 from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of
+from lakebed.pipeline.sections import KafkaSection
+from lakebed.pipeline.settings import DatabasePipeline, Pipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, open_decoder
 from lakebed.positions.remarks import wrong_rows
 from lakebed.positions.truncates import cutoff_of

@@ -20,9 +20,9 @@ from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFoun
 from lakebed.ingest.table_batch import TableIngest
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, rows_of
-from lakebed.pipeline.file.database_section import TableWishes
-from lakebed.pipeline.file.sections import TableSection
-from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.database_section import TableWishes
+from lakebed.pipeline.sections import TableSection
+from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.pipeline.transforming import shape_of
 from lakebed.positions.remarks import remark, report_remarks

@@ -40,7 +40,7 @@ from lakebed.decode.typed.schemas import KeySchemas, Schemas, read_one
 from lakebed.decode.typed.values import column_field, column_of, members_of, plain_values, row_of
 from lakebed.decode.unknown_fields import unknown_mode
 from lakebed.errors import InvalidSchema
-from lakebed.pipeline.file.database_section import TableWishes
+from lakebed.pipeline.database_section import TableWishes
 from lakebed.positions.positions import SEVERAL
 from lakebed.remarks import Counts, Remark, remarks_on, sum_of
 from lakebed.schema.column_mapping import by_case

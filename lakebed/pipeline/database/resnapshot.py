@@ -22,7 +22,7 @@ from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.far_times import python_rows
 from lakebed.operations.mutate import why_not
 from lakebed.operations.restore import needs_restart, restarting
-from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.resnapshots import Resnapshot, active, advance, ask
 from lakebed.settings import suggest

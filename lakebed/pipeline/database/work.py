@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING
 from lakebed import events
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.failing import parked_of
-from lakebed.database.settled_points import SettledPoints
 from lakebed.decode.formats import TYPED_FORMATS, schemas_of
 from lakebed.discovery import NoTable, TableName, tables_below
 from lakebed.errors import LakebedError, Retry
-from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
-from lakebed.ingest.database.member import Ignored, Member, OpenTable
-from lakebed.ingest.database.runner import Runner
+from lakebed.ingest.database_batch import DatabaseIngest, PlanRequest, TableStanding
+from lakebed.ingest.database_member import Ignored, Member, OpenTable
+from lakebed.ingest.database_runner import Runner
 from lakebed.ingest.stream import OffsetDocuments, start_query
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -38,11 +37,12 @@ from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import Role
 from lakebed.pipeline.database.introducer import Introduced, Introducer, NotYet, ingest_of
 from lakebed.pipeline.database.resnapshot import Resnapshots, follow, typed_notifications
-from lakebed.pipeline.file.settings import QUERY_NAME, DatabasePipeline, decoder_options
 from lakebed.pipeline.places import checkpoint_of
+from lakebed.pipeline.settings import QUERY_NAME, DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store_watches
 from lakebed.points.keeper import PointKeeper, Points, PointSettings
+from lakebed.points.settled_points import SettledPoints
 from lakebed.points.window import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import note_topic, topic_gone_of
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.pipeline.file.database_section import PointsSection
+    from lakebed.pipeline.database_section import PointsSection
     from lakebed.sources.kafka.settings import KafkaSettings
 
 

@@ -5,7 +5,7 @@ carriage return, or both, or with the separator of the source. Lines of blanks a
 left out.
 
 **CSV.** Lines without what is no row: the header, which is compared with the columns, comments, and blank lines. What a line
-means is for Spark's parser (``transform.rows_of_files``). Where a value may go over several lines (``multiLine``), a line here
+means is for Spark's parser (``ingest.transform_files``). Where a value may go over several lines (``multiLine``), a line here
 is what belongs to one row.
 
 **Compressed files** are told by the ending of their names, as Hadoop does.

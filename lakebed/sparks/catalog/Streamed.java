@@ -27,7 +27,7 @@ import scala.collection.immutable.Seq;
  * A stream that is written to a table by its name: df.writeStream.toTable("lake.shop.orders").
  *
  * Spark would have tasks write the rows of a batch. Instead of that plan there is one that gives the rows to Python, as
- * foreachBatch does (lakebed/names/streams.py); so a batch is brought in one commit, and once.
+ * foreachBatch does (lakebed/names/answers.py); so a batch is brought in one commit, and once.
  */
 class Streamed implements WriteBuilder, SupportsTruncate, Write, StreamingWrite {
     private final NamedTable table;

@@ -12,9 +12,9 @@ from typing import Any
 import lakebed
 from lakebed.coordination.failing import parked_of
 from lakebed.decode.decoder import Decoder
-from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
-from lakebed.ingest.database.member import Ignored, Member, OpenTable
-from lakebed.ingest.database.runner import Runner, Together
+from lakebed.ingest.database_batch import DatabaseIngest, PlanRequest
+from lakebed.ingest.database_member import Ignored, Member, OpenTable
+from lakebed.ingest.database_runner import Runner, Together
 from lakebed.points.keeper import Points
 from lakebed.positions.positions import positions_of
 from lakebed.sources.source import Place, Range

@@ -17,10 +17,10 @@ import lakebed
 from lakebed.coordination.failing import Parked, park, parked_of, resume
 from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import unwell_here
+from lakebed.ingest import database_runner as runner
 from lakebed.ingest import table_batch
-from lakebed.ingest.database import runner
-from lakebed.ingest.database.ingest import DatabaseIngest
-from lakebed.ingest.database.member import FAILURES_MAX, Ignored
+from lakebed.ingest.database_batch import DatabaseIngest
+from lakebed.ingest.database_member import FAILURES_MAX, Ignored
 from lakebed.log.table_log import TableLog
 from lakebed.sources.kafka.gathering import PlannedBatch
 from lakebed.sources.source import Range

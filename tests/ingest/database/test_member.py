@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lakebed
-from lakebed.ingest.database.member import Member
+from lakebed.ingest.database_member import Member
 from lakebed.sources.source import Range
 from tests.sources.memory_source import COLUMNS, MemorySource, Process, row
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import lakebed
 from lakebed.coordination.failing import Parked, park, parked_of
 from lakebed.errors import StoreUnavailable
-from lakebed.ingest.database.member import Member, OpenTable, ParkedTables
+from lakebed.ingest.database_member import Member, OpenTable, ParkedTables
 from tests.heard import SECONDS_MAX
 from tests.ingest.database.databases import filled
 from tests.internals import log_of

@@ -13,8 +13,8 @@ from lakebed.coordination.failing import Parked, park, resume
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import DataLoss
+from lakebed.ingest import database_runner as runner
 from lakebed.ingest import table_batch
-from lakebed.ingest.database import runner
 from lakebed.log.table_log import TableLog
 from lakebed.points.keeper import PointKeeper, Points, PointSettings
 from lakebed.points.window import JsonTransactions

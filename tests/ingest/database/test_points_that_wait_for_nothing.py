@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import lakebed
-from lakebed.ingest.database.member import Ignored, OpenTable
+from lakebed.ingest.database_member import Ignored, OpenTable
 from lakebed.points.keeper import PointKeeper, Points, PointSettings
 from lakebed.points.window import JsonTransactions
 from lakebed.positions.point_log import Point, PointLog

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from lakebed.ingest.database.ingest import PlanRequest
+from lakebed.ingest.database_batch import PlanRequest
 from lakebed.sources.kafka import gathering
 from lakebed.sources.kafka.gathering import Control, ControlFile, write_control
 from tests.ingest.database.databases import database, filled

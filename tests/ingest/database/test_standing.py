@@ -17,7 +17,7 @@ from lakebed.errors import (
     TableNotFound,
     Unexpected,
 )
-from lakebed.ingest.database.member import DOWN_FAILURES_MAX, FAILURES_MAX, Failing, Ruling, outage, ruling
+from lakebed.ingest.database_member import DOWN_FAILURES_MAX, FAILURES_MAX, Failing, Ruling, outage, ruling
 
 OWN = [DataLoss, InvalidSchema, QuarantineRefused, Corrupt, TableNotFound]
 OTHERS = [InvalidInput, MissingPrerequisite]

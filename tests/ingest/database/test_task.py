@@ -16,7 +16,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import LakebedError, StoreUnavailable, Unexpected
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.database.runner import (
+from lakebed.ingest.database_runner import (
     Piece,
     answered,
     pieces_of,

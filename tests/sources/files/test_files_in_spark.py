@@ -22,14 +22,13 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import InvalidChanges
 from lakebed.far_times import finite
-from lakebed.ingest import stream
+from lakebed.ingest import stream, transform_files
 from lakebed.ingest.stream import FilesIngest, run_in_tasks
 from lakebed.ingest.table_batch import run_alone
-from lakebed.ingest.transform import rows_of_files
-from lakebed.ingest.transform.rows_of_files import number_of
-from lakebed.ingest.transform.run import SourceRows
+from lakebed.ingest.transform_files import number_of
+from lakebed.ingest.transform_run import SourceRows
 from lakebed.pipeline import sources
-from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
 from lakebed.schema.type_names import table_schema
 from lakebed.sources.files import lines
@@ -231,7 +230,7 @@ def texts_of_times(seed: int) -> list[str]:
 def test_texts_of_times_in_csv_mean_what_they_mean_in_json(spark: SparkSession, seed: int) -> None:
     texts = texts_of_times(seed)
     kinds = {"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")}
-    day, at, local = (rows_of_files.time_of("text", kind, None) for kind in kinds.values())
+    day, at, local = (transform_files.time_of("text", kind, None) for kind in kinds.values())
     frame = spark.createDataFrame([(text,) for text in texts], "text string")
     found = frame.selectExpr(
         f"unix_date({day}) day", f"unix_micros({at}) at", f"unix_micros(cast({local} as timestamp)) local"

@@ -1,1 +1,0 @@
-"""A database as a whole: all its tables as of one moment."""

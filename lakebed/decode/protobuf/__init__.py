@@ -1,1 +1,0 @@
-"""Protobuf: schemas compiled, messages read into Arrow columns, natively or by google.protobuf."""

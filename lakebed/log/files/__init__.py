@@ -1,1 +1,0 @@
-"""The files of a log: commits and checkpoints, as Delta's readers expect them."""

@@ -1,1 +1,0 @@
-"""A pipeline file as values: its text, its sections, its settings."""

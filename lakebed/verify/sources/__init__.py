@@ -1,1 +1,0 @@
-"""What differs between the sources that tables are compared with: statements, types, and where a connector is."""
