@@ -79,7 +79,7 @@ Signs = np.ndarray[Any, np.dtype[np.int8]]
 """By value: 1 for infinity, -1 for minus infinity, 0 for others."""
 
 
-def sign_of_day(day: int) -> int:
+def _sign_of_day(day: int) -> int:
     """1 or -1 for a day, of any number of bits, that stands for an infinity; 0 for others."""
     return _INFINITE_DAYS.get(day, 0) or _DAYS_OF_TEXTS.get(day, 0)
 
@@ -92,7 +92,7 @@ def infinite_days() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def finite_day(day: int) -> int:
     """A day as it is stored."""
-    return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[sign_of_day(day) + 1]
+    return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[_sign_of_day(day) + 1]
 
 
 def end_of(ticks: int, unit: Unit) -> int | None:
@@ -343,7 +343,7 @@ def micros_of_text(text: str) -> int | None:
     seconds = _seconds(hour, minute, second, fraction)
     if days is None or seconds is None:
         return None
-    if sign_of_day(days):
+    if _sign_of_day(days):
         return finite_day(days) * DAY_MICROS
     if sign_of_offset:
         hours, minutes, rest = (int(part or 0) for part in offset)

@@ -168,7 +168,7 @@ def error_of(status: int, answer: bytes, url: str) -> LakebedError:
         return Unexpected(
             f"{url} answered {status}, and no problem document: {answer[:200].decode(errors='replace')!r}"
         )
-    known = {slug(each.__name__): each for each in vars(errors).values() if _is_error(each)}
+    known = {_slug(each.__name__): each for each in vars(errors).values() if _is_error(each)}
     found = known.get(kind.removeprefix(_PREFIX))
     if found is None:
         found = InvalidInput if status < 500 and status not in (408, 429) else StoreUnavailable
@@ -185,7 +185,7 @@ def error_named(kind: str, text: str) -> LakebedError:
     return found(text) if _is_error(found) and found is not None else Unexpected(text)
 
 
-def slug(name: str) -> str:
+def _slug(name: str) -> str:
     """The name of a class in words, as in the type of a problem: ``table-not-found``."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")
 

@@ -35,7 +35,7 @@ from lakebed.storage.part_storage import PartStorage
 _CHECK = "iceberg"
 
 
-def look_at_iceberg(log: TableLog, storage: PartStorage, snapshot: Snapshot, path: str) -> Iterator[Finding]:
+def _look_at_iceberg(log: TableLog, storage: PartStorage, snapshot: Snapshot, path: str) -> Iterator[Finding]:
     """What is wrong with the metadata of a table that has it. Raises StoreUnavailable."""
     if not snapshot.settings.iceberg:
         return
@@ -151,7 +151,7 @@ def examine_log(
         findings += state_findings(snapshot, path, log.now_ms())
         progress("files", 0, 1)
         findings += islice(look_at_files(snapshot, storage), FINDINGS_MAX)
-        findings += look_at_iceberg(log, storage, snapshot, path)
+        findings += _look_at_iceberg(log, storage, snapshot, path)
         if look.is_whole and not any(finding.check in ("M1", "M2", "M4", "M5") for finding in findings):
             findings += islice(look_for_orphans(log, storage, path), FINDINGS_MAX)
         if deep:

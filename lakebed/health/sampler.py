@@ -133,7 +133,7 @@ class Glance:
         if now - self._slow_at >= (CHANGED_SECONDS if is_news else IDLE_SECONDS):
             self._slow = self._look_slowly(snapshot)
             self._slow_at, self._slow_version = now, snapshot.version
-        found = (*self._slow.findings, *snapshot_findings(snapshot, self._path, now_ms))
+        found = (*self._slow.findings, *_snapshot_findings(snapshot, self._path, now_ms))
         self._seen, self._seen_at, self._version = Seen(found, self._slow.quarantined), now, snapshot.version
         return self._seen
 
@@ -144,7 +144,7 @@ class Glance:
         return Seen((*findings, *found), quarantined)
 
 
-def snapshot_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+def _snapshot_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """What is wrong with a table that its newest snapshot shows."""
     yield from state_findings(snapshot, path, now_ms)
     yield from pressure_findings(snapshot, path)
@@ -297,7 +297,7 @@ class Sampler:
             refused={refusal.cause.value: refusal.count for refusal in planning.refusals},
             backpressure_factor=pressure(snapshot).factor,
         )
-        self._findings = tuple(snapshot_findings(snapshot, self._path, now_ms))
+        self._findings = tuple(_snapshot_findings(snapshot, self._path, now_ms))
         if snapshot.parts is not self._clustered_parts:
             self._clustered_parts = snapshot.parts
             if snapshot.settings.order_by:

@@ -75,7 +75,7 @@ class Twin:
         return _MAGIC + struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data)) + self.foot
 
 
-def twin_of(part: Part, vector: DeletionVector, data_file: str) -> Twin:
+def _twin_of(part: Part, vector: DeletionVector, data_file: str) -> Twin:
     """The twin of the vector of a part, which Iceberg finds at ``data_file``."""
     identity = f"{data_file}\n{vector.unique_id}\n{vector.bytes}\n{vector.dead_rows}".encode()
     blob = {
@@ -190,7 +190,7 @@ def _flat(values: Mapping[str, Any], above: StoredPath = ()) -> Iterator[tuple[S
             yield (*above, name), value
 
 
-def partition_value(text: str | None, kind: pa.DataType) -> Any:
+def _partition_value(text: str | None, kind: pa.DataType) -> Any:
     """A partition's value as Avro takes it, from the text in the log. Raises ValueError for a text that is no such value."""
     if text is None or text == "":
         return None
@@ -252,7 +252,7 @@ def part_entry(part: Part, location: str) -> PartEntry:
     stats = loose_stats(part.stats)  # whether they are tight is in no manifest
     said = (location, part.rows, part.bytes, stats, sorted(part.partition_values.items()), part.max_block)
     vector = part.deletion_vector
-    twin = twin_of(part, vector, location) if vector is not None and vector.dead_rows else None
+    twin = _twin_of(part, vector, location) if vector is not None and vector.dead_rows else None
     path = hashlib.blake2b(part.path.encode(), digest_size=4).digest()
     return PartEntry(
         part=part,
@@ -356,7 +356,7 @@ def _summaries(manifest: Manifest, columns: IcebergColumns) -> list[Json]:
     out = []
     for field in columns.partitions:
         values = [
-            partition_value(entry.part.partition_values.get(field.stored), field.kind) for entry in manifest.entries
+            _partition_value(entry.part.partition_values.get(field.stored), field.kind) for entry in manifest.entries
         ]
         known = [value for value in values if value is not None and value == value]  # NaN is in no bound
         ends = [_partition_bound(end(known), field.kind) if known else None for end in (_least, _greatest)]
@@ -405,7 +405,9 @@ def _entry(entry: PartEntry, file: Json) -> Json:
 
 def _partition(entry: PartEntry, columns: IcebergColumns) -> Json:
     texts = entry.part.partition_values
-    return {partition_name(field): partition_value(texts.get(field.stored), field.kind) for field in columns.partitions}
+    return {
+        partition_name(field): _partition_value(texts.get(field.stored), field.kind) for field in columns.partitions
+    }
 
 
 def _data_entry(entry: PartEntry, columns: IcebergColumns) -> Json:

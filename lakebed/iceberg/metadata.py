@@ -2,7 +2,7 @@
 
 1. The id of a snapshot and its sequence number are the version + 1: Iceberg counts from 1.
 2. Metadata follows metadata, by number. The next one has the snapshots of the one before, as long as their versions are kept, and
-   of these the newest ``SNAPSHOTS_NEWEST`` and the last one of each of the newest ``HOURS`` hours: its size is bounded.
+   of these the newest ``_SNAPSHOTS_NEWEST`` and the last one of each of the newest ``HOURS`` hours: its size is bounded.
 3. All times are those of commits.
 """
 
@@ -20,7 +20,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import LogStore
 
 Json = dict[str, Any]
-SNAPSHOTS_NEWEST = 8
+_SNAPSHOTS_NEWEST = 8
 HOURS = 24
 _BASE = "lakebed.base"
 _HOUR_MS = 3_600_000
@@ -129,7 +129,7 @@ def _thinned(snapshots: Sequence[Json], now_ms: int) -> list[Json]:
     last_of_hour = {each["timestamp-ms"] // _HOUR_MS: each["snapshot-id"] for each in snapshots}
     oldest = now_ms // _HOUR_MS - HOURS
     stay = {one for hour, one in last_of_hour.items() if hour >= oldest}
-    stay |= {each["snapshot-id"] for each in snapshots[-SNAPSHOTS_NEWEST:]}
+    stay |= {each["snapshot-id"] for each in snapshots[-_SNAPSHOTS_NEWEST:]}
     return [each for each in snapshots if each["snapshot-id"] in stay]
 
 

@@ -58,7 +58,7 @@ from lakebed.schema.metadata import Metadata
 from lakebed.storage.local_folders import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
 
-WRITE_SECONDS_MAX = 600.0
+_WRITE_SECONDS_MAX = 600.0
 """Longer than that no publication takes: it begins again."""
 _ATTEMPTS = 20
 _logger = logging.getLogger("lakebed.iceberg")
@@ -143,7 +143,7 @@ class Publisher:
                 first_kept=first_kept,
             )
             number = newest.last + 1
-            if self._clock() - started < WRITE_SECONDS_MAX and self._put_metadata(number, document):
+            if self._clock() - started < _WRITE_SECONDS_MAX and self._put_metadata(number, document):
                 self._newest = self._heads.know(Head(number=number, document=document))
                 self._rows = {manifest.key: row for manifest, row in zip(manifests, rows, strict=True)}
                 self._twins = {entry.twin.name for entry in self._entries.values() if entry.twin}

@@ -96,7 +96,7 @@ class MergedPart:
     passes: int = 0
 
 
-class Assembler:
+class _Assembler:
     """Takes rows from the sources to their places in the output."""
 
     def __init__(
@@ -342,7 +342,7 @@ def merge_parts(
 
 def _prepared(
     cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], spec: WriteSpec, limits: MergeLimits
-) -> tuple[Assembler, Provenance]:
+) -> tuple[_Assembler, Provenance]:
     """Steps 1 and 2: what writes the output, and the order of its rows."""
     memory, terms = memory_limit(cursor), spec.terms
     files = [ArrowSource(source.part.path, source.url, source.part.checksum is not None) for source in sources]
@@ -368,7 +368,7 @@ def _prepared(
         in_order=reader.in_order,
     )
     order = output_order(cursor, reader, selection, terms, budget)
-    return Assembler(reader, selection, spec, footprint, budget, limits), order
+    return _Assembler(reader, selection, spec, footprint, budget, limits), order
 
 
 def _part_rows(sources: Sequence[MergeSource], rows_max: int, bytes_max: int) -> int:

@@ -45,7 +45,7 @@ _FIRST = "startingVersion"
 _HOW = How(policy=EvolvePolicy(on_mismatch="fail"))
 
 
-class StreamedTable:
+class _StreamedTable:
     """A table that streams are written to."""
 
     def __init__(self, table: Table) -> None:
@@ -64,7 +64,7 @@ class StreamedTable:
         FrameIngest(*common, backpressure=self._backpressure)(frame, batch_id)
 
 
-def stream_of(session: SparkSession, root: str, table: str, options: Mapping[str, str]) -> DataFrame:
+def _stream_of(session: SparkSession, root: str, table: str, options: Mapping[str, str]) -> DataFrame:
     """The rows that versions brought, the newest whole row of a key that changed.
 
     Raises InvalidInput for an option that is unknown; the stream ends with an error at a version in which rows left.
@@ -91,7 +91,7 @@ class Answers:
         self._catalogs: dict[tuple[str, str, str | None], Catalog] = {}
         self._loaded: OrderedDict[tuple[str, str, int], tuple[Loaded, str]] = OrderedDict()
         self._sessions: dict[str, SparkSession] = {}
-        self._streams: dict[tuple[str, str], StreamedTable] = {}
+        self._streams: dict[tuple[str, str], _StreamedTable] = {}
         self._lock = threading.Lock()
 
     def __call__(self, session: SparkSession, what: str, values: Sequence[Any], given: Any) -> Any:
@@ -107,7 +107,7 @@ class Answers:
         if what == "stream":
             handle, name, *rest = values
             options = dict(zip(rest[::2], rest[1::2], strict=True))
-            return logical_plan(stream_of(self._session(session, given), json.loads(handle)["root"], name, options))
+            return logical_plan(_stream_of(self._session(session, given), json.loads(handle)["root"], name, options))
         if what == "batch":
             return self._batch(session, given, *values)
         if what == "truncate":
@@ -135,7 +135,7 @@ class Answers:
         with self._lock:
             stream = self._streams.get((which["root"], which["id"]))
         if stream is None:
-            stream = StreamedTable(self._of_handle(which)[0])
+            stream = _StreamedTable(self._of_handle(which)[0])
             with self._lock:
                 kept = [*self._streams.items()][-_LOADED_MAX:]
                 self._streams = {**dict(kept), (which["root"], which["id"]): stream}

@@ -39,7 +39,7 @@ _NOT_DONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class _Definition:
     """A new table."""
 
     arguments: dict[str, Any]  # of ``lakebed.create``, but for its path and schema
@@ -47,7 +47,7 @@ class Definition:
 
 
 @dataclass(slots=True)
-class Alteration:
+class _Alteration:
     """What becomes of a table, in the order in which it is done."""
 
     sort_key: list[str] | None = None
@@ -55,7 +55,7 @@ class Alteration:
     columns: dict[str, Any] = field(default_factory=dict)  # the arguments of ``Table.alter``
 
 
-def definition_of(schema: Any, partition_by: Sequence[str], given: Mapping[str, str]) -> Definition:
+def definition_of(schema: Any, partition_by: Sequence[str], given: Mapping[str, str]) -> _Definition:
     """What CREATE TABLE says, with a schema of Spark. Raises InvalidInput."""
     provider = given.get("provider", "lakebed").lower()
     if provider != "lakebed":
@@ -79,7 +79,7 @@ def definition_of(schema: Any, partition_by: Sequence[str], given: Mapping[str, 
         "partition_by": list(partition_by),
         "properties": own,
     }
-    return Definition(arguments, dict(_comments(json.loads(schema.json()), ())))
+    return _Definition(arguments, dict(_comments(json.loads(schema.json()), ())))
 
 
 def has_properties(properties: Mapping[str, str], given: Mapping[str, str]) -> bool:
@@ -93,9 +93,9 @@ def has_properties(properties: Mapping[str, str], given: Mapping[str, str]) -> b
     return all(is_same(*item) for item in given.items())
 
 
-def alteration_of(changes: Sequence[Mapping[str, Any]], properties: Collection[str]) -> Alteration:
+def alteration_of(changes: Sequence[Mapping[str, Any]], properties: Collection[str]) -> _Alteration:
     """What ALTER TABLE says, by Spark's changes of a table that has these properties. Raises InvalidInput."""
-    out = Alteration()
+    out = _Alteration()
     for one in changes:
         match one["kind"]:
             case "SetProperty" | "RemoveProperty":
@@ -114,7 +114,7 @@ def alteration_of(changes: Sequence[Mapping[str, Any]], properties: Collection[s
     return out
 
 
-def _property(one: Mapping[str, Any], properties: Collection[str], out: Alteration) -> None:
+def _property(one: Mapping[str, Any], properties: Collection[str], out: _Alteration) -> None:
     name = one["property"]
     if name in _OF_SPARK:
         raise InvalidInput(f"{name} can't be set: a table of a catalog is lakebed's, and where its name says")

@@ -28,7 +28,7 @@ from lakebed.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMESPACE = "system"
+_NAMESPACE = "system"
 _REQUIRED: Any = object()
 _TEXT, _TRUTH, _NUMBER = "string", "boolean", "bigint"
 _ARROW: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
@@ -183,15 +183,15 @@ PROCEDURES: Mapping[str, Procedure] = {
 
 def procedures_in(namespace: Sequence[str]) -> list[str]:
     """The names of the procedures of a namespace, after its own."""
-    return [NAMESPACE, *sorted(PROCEDURES)] if list(namespace) in ([], [NAMESPACE]) else [""]
+    return [_NAMESPACE, *sorted(PROCEDURES)] if list(namespace) in ([], [_NAMESPACE]) else [""]
 
 
 def described_procedure(name: Sequence[str]) -> dict[str, Any]:
     """What ``NamedProcedure.java`` keeps of a procedure. Raises InvalidInput with the nearest name."""
-    known = {f"{NAMESPACE}.{one}": one for one in PROCEDURES}
+    known = {f"{_NAMESPACE}.{one}": one for one in PROCEDURES}
     asked = ".".join(name).lower()
     if asked not in known:
-        near = suggest(asked, known) or suggest(f"{NAMESPACE}.{name[-1].lower()}", known)
+        near = suggest(asked, known) or suggest(f"{_NAMESPACE}.{name[-1].lower()}", known)
         raise InvalidInput(f"the catalog has no procedure {'.'.join(name)}{near}")
     procedure = PROCEDURES[known[asked]]
     return {

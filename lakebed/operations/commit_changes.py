@@ -111,7 +111,7 @@ class Changes(Protocol):
     def __call__(self, snapshot: Snapshot, among: pa.Table | None, /) -> Pending: ...
 
 
-Concern: TypeAlias = Callable[[Sequence[ChangePart], Snapshot], Sequence[ChangePart]]
+_Concern: TypeAlias = Callable[[Sequence[ChangePart], Snapshot], Sequence[ChangePart]]
 """Those of the change parts that came which may say something that the statement depends on or sets."""
 Check: TypeAlias = Callable[[Snapshot, Sequence[WrittenPart]], None]
 """Raises what forbids to commit these change parts on a version."""
@@ -126,7 +126,7 @@ def commit_changes(
     compute: Changes,
     parameters: Mapping[str, Any],
     *,
-    concern: Concern | None = None,
+    concern: _Concern | None = None,
     check: Check | None = None,
     beside: Beside | None = None,
 ) -> MutationResult:
@@ -197,7 +197,7 @@ class _Committing:
     storage: PartStorage
     compute: Changes
     parameters: Mapping[str, Any]
-    concern: Concern | None
+    concern: _Concern | None
     check: Check | None
     beside: Beside | None
     started: float
@@ -279,7 +279,7 @@ class _Committing:
 
 
 def came_since(
-    read: Snapshot, newest: Snapshot, log: TableLog, concern: Concern | None
+    read: Snapshot, newest: Snapshot, log: TableLog, concern: _Concern | None
 ) -> list[ChangePart | Part] | None:
     """The parts that brought changes or rows after a version; None if all must be computed again (step 4)."""
     try:

@@ -163,7 +163,7 @@ def create_log(
     # A key has a value in every row, so the table says so to every reader.
     schema = pa.schema([each.with_nullable(each.nullable and each.name not in settings.keys) for each in schema])
     others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
-    configuration = required_properties() | others | settings.to_properties()
+    configuration = _required_properties() | others | settings.to_properties()
     document, features = schema_to_json(schema), set[str]()
     if needs_column_mapping(schema):
         document, features = with_mapped_columns(document, configuration), {COLUMN_MAPPING}
@@ -213,7 +213,7 @@ def protocol_for(schema: pa.Schema, also: Collection[str] = ()) -> Protocol:
     return Protocol(3, 7, frozenset(reader), frozenset(writer))
 
 
-def required_properties() -> dict[str, str]:
+def _required_properties() -> dict[str, str]:
     """The properties that every table of lakebed has: Delta's, and the format."""
     return {
         "delta.enableDeletionVectors": "true",
@@ -275,7 +275,7 @@ def _is_slip(one: str, other: str) -> bool:
     return one[1:] in (other, other[1:]) or other[1:] == one or (one[1:2] + one[:1] + one[2:] == other)
 
 
-def check_adoptable(snapshot: Snapshot) -> None:
+def _check_adoptable(snapshot: Snapshot) -> None:
     """Raises Unsupported naming what of a Delta table lakebed would not keep; InvalidInput for a property that it can't read,
     InvalidSchema for a column that must be renamed.
     """
@@ -301,7 +301,7 @@ def check_adoptable(snapshot: Snapshot) -> None:
             raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")
 
 
-def check_adoptable_partitions(snapshot: Snapshot) -> None:
+def _check_adoptable_partitions(snapshot: Snapshot) -> None:
     """Raises Unsupported naming a partition column whose values text can't hold exactly."""
     for name in snapshot.metadata.partition_columns:
         if pa.types.is_binary(snapshot.logical_schema.field(name).type):
@@ -344,8 +344,8 @@ def convert(
     def build(snapshot: Snapshot) -> Proposal[None]:
         if GATE_FEATURE in snapshot.protocol.writer_features:
             raise TableExists(f"the table at {path} is lakebed's already; open it", table=path)
-        check_adoptable(snapshot)
-        check_adoptable_partitions(snapshot)
+        _check_adoptable(snapshot)
+        _check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         check_sequence_names(settings, snapshot.logical_schema)
         stored = stored_settings(settings, snapshot.columns)
@@ -386,7 +386,7 @@ def _adopting(
         "delta.inCommitTimestampEnablementTimestamp": str(max(now_ms, snapshot.timestamp_ms + 1)),
     }
     kept = {name: value for name, value in snapshot.metadata.configuration.items() if not name.startswith(PREFIX)}
-    configuration = enablement | kept | required_properties() | settings.to_properties()
+    configuration = enablement | kept | _required_properties() | settings.to_properties()
     document = snapshot.metadata.schema_string
     if maps:
         document = with_mapped_columns(document, configuration, has_files=True)

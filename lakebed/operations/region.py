@@ -46,7 +46,7 @@ from lakebed.storage.engine import connect, connect_sealed
 # -- Detached partitions -----------------------------------------------------------------------------------------------
 
 
-PartitionValues = dict[str, str | None]
+_PartitionValues = dict[str, str | None]
 
 _DETACHED_SCHEMA = pa.schema(
     [
@@ -69,7 +69,7 @@ class Detached:
     """
 
     name: str
-    partition: PartitionValues
+    partition: _PartitionValues
     version: int
     detached_ms: int
     schema: str
@@ -201,7 +201,7 @@ def _partitions_where(asked: Expression, snapshot: Snapshot) -> Region:
     return Region(f"where {where}", {}, where, holds, _types_of(snapshot))
 
 
-def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> PartitionValues:
+def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> _PartitionValues:
     """The values as the log has them, by stored names. A text is read as the column's type; an empty one means null.
 
     Raises InvalidInput.
@@ -211,7 +211,7 @@ def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> Partit
         raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
     if set(partition) != set(names):
         raise InvalidInput(f"a partition of this table is given by {list(names)}, not {list(partition)}")
-    out: PartitionValues = {}
+    out: _PartitionValues = {}
     for name in names:
         kind, value = snapshot.logical_schema.field(name).type, partition[name]
         try:
@@ -221,12 +221,12 @@ def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> Partit
     return out
 
 
-def as_texts(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> PartitionValues:
+def as_texts(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> _PartitionValues:
     """A part's partition, as lakebed spells it. ``types``: of the partition columns, by stored names."""
     return {name: _text(values.get(name), kind) for name, kind in types.items()}
 
 
-def named(values: Mapping[str, str | None], snapshot: Snapshot) -> PartitionValues:
+def named(values: Mapping[str, str | None], snapshot: Snapshot) -> _PartitionValues:
     """A partition by the names that users know."""
     return {snapshot.columns.logical_name(name): value for name, value in values.items()}
 

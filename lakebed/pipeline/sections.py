@@ -43,7 +43,7 @@ class RegistrySection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValuesFormat:
+class _ValuesFormat:
     """What all formats of Kafka's records say about values."""
 
     timestamp_unit: TimestampUnit = "auto"
@@ -53,7 +53,7 @@ class ValuesFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SchemaFiles(ValuesFormat):
+class _SchemaFiles(_ValuesFormat):
     """``schema_file`` is for topics without a registry, and ``key_schema_file`` for their keys. ``message``: of Protobuf."""
 
     schema_file: str | None = None
@@ -229,14 +229,14 @@ class GeneratorSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebeziumFormat(ValuesFormat):
+class DebeziumFormat(_ValuesFormat):
     """``format: {kind: debezium-json}``."""
 
     decimal_text: DecimalText = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonFormat(ValuesFormat):
+class JsonFormat(_ValuesFormat):
     """``format: {kind: json}``."""
 
     operation_field: str | None = None

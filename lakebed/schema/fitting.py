@@ -84,7 +84,7 @@ def possible_fields(
     return _possible(fields, (), left_out, (), reserved or {}, 0)
 
 
-def possible_field(
+def _possible_field(
     one: pa.Field,
     above: FieldPath,
     left_out: dict[FieldPath, str],
@@ -374,7 +374,7 @@ class _Comparison:
     def _of_new(self, one: pa.Field, at: tuple[str, ...], path: FieldPath, taken: list[str]) -> None:
         left_out: dict[FieldPath, str] = {}
         level = len(at) + sum(step in ("element", "value") for step in at)  # a list or a map is two levels
-        new = possible_field(one.with_type(nullable(one.type)), path, left_out, taken, self._reserved, level)
+        new = _possible_field(one.with_type(nullable(one.type)), path, left_out, taken, self._reserved, level)
         here, columns = path_of((*at, one.name)), 0 if new is None else sum(1 for _ in _leaves(new.type))
         if new is None:
             self._left_out |= left_out

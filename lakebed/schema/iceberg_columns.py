@@ -5,7 +5,7 @@ Iceberg finds a column, a field of a struct, and what a list or a map holds, by 
 1. In a table with column mapping a struct field has the number that Delta gave it. In another one it has its own
    (``COLUMN_ID``), which becomes Delta's when column mapping is turned on: with Delta's numbers and no
    column mapping delta-kernel, and so DuckDB, refuses the table. Spark and delta-rs read it.
-2. What a list or a map holds has no metadata. Its numbers are kept at the struct field around it (``INNER_IDS``), by the steps
+2. What a list or a map holds has no metadata. Its numbers are kept at the struct field around it (``_INNER_IDS``), by the steps
    from there, and in a table with column mapping they are written into files like Delta's.
 3. Numbers are given in the commit that turns ``lakebed.iceberg`` on, and in each later one that adds a field. A table can only
    drop a field with column mapping, where ``maxColumnId`` says which numbers are taken.
@@ -21,7 +21,7 @@ from lakebed.schema.change import Json, all_fields, path_of
 from lakebed.schema.widening import TYPE_CHANGES
 
 COLUMN_ID = "lakebed.column_id"
-INNER_IDS = "lakebed.inner_ids"
+_INNER_IDS = "lakebed.inner_ids"
 _DELTA_ID = "delta.columnMapping.id"
 _NESTED_IDS = "delta.columnMapping.nested.ids"  # what other writers give to lists and maps
 _MAX_ID = "delta.columnMapping.maxColumnId"
@@ -39,13 +39,13 @@ def number_columns(fields: Sequence[Json], configuration: MutableMapping[str, st
         if not is_mapped and COLUMN_ID not in metadata:
             highest += 1
             metadata[COLUMN_ID] = highest
-        inner = dict(metadata.get(INNER_IDS) or {})
-        for path in inner_paths(each["type"]):
+        inner = dict(metadata.get(_INNER_IDS) or {})
+        for path in _inner_paths(each["type"]):
             if path not in inner:
                 highest += 1
                 inner[path] = highest
         if inner:
-            metadata[INNER_IDS] = inner
+            metadata[_INNER_IDS] = inner
     if is_mapped:
         configuration[_MAX_ID] = str(highest)
     return highest > first
@@ -67,16 +67,16 @@ def column_id(field: Mapping[str, Any], *, is_mapped: bool) -> int | None:
 
 def inner_ids(field: Mapping[str, Any]) -> Mapping[str, int]:
     """The numbers of what the lists and maps in a struct field hold, by the steps from the field, dotted."""
-    return _metadata(field).get(INNER_IDS) or {}
+    return _metadata(field).get(_INNER_IDS) or {}
 
 
-def inner_paths(kind: Any, above: str = "") -> Iterator[str]:
+def _inner_paths(kind: Any, above: str = "") -> Iterator[str]:
     """The dotted steps to what the lists and maps of a type hold, outside of structs in it."""
     if isinstance(kind, dict):
         for step, member in _HELD.get(kind["type"], ()):
             path = f"{above}.{step}" if above else step
             yield path
-            yield from inner_paths(kind[member], path)
+            yield from _inner_paths(kind[member], path)
 
 
 def _can_widen(before: Any, after: Any) -> bool:
@@ -110,4 +110,4 @@ def _numbers(metadata: Mapping[str, Any]) -> Iterator[int]:
     for name in (COLUMN_ID, _DELTA_ID):
         if name in metadata:
             yield metadata[name]
-    yield from (metadata.get(INNER_IDS) or {}).values()
+    yield from (metadata.get(_INNER_IDS) or {}).values()

@@ -81,7 +81,7 @@ def _of_table(path: str) -> Callable[[Call], Answer]:
     return handle
 
 
-PAGE_ROUTES = (
+_PAGE_ROUTES = (
     Route(
         method="GET",
         path="/v1/whoami",
@@ -91,7 +91,7 @@ PAGE_ROUTES = (
         handle=_who,
     ),
 )
-OWN_ROUTES = tuple(
+_OWN_ROUTES = tuple(
     Route(
         method="GET",
         path=path,
@@ -184,7 +184,7 @@ _ROUTES: tuple[Route, ...] = (
     *job_routes.ROUTES,
     *survey_routes.ROUTES,
     *event_routes.ROUTES,
-    *PAGE_ROUTES,
+    *_PAGE_ROUTES,
 )
 _DOCUMENT = orjson.dumps(openapi(_ROUTES))
 
@@ -219,7 +219,7 @@ class Service:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-service")
         served = [
             StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
-            for route in (*routes, *(OWN_ROUTES if routes is _ROUTES else ()))
+            for route in (*routes, *(_OWN_ROUTES if routes is _ROUTES else ()))
         ]
         files = FILES if routes is _ROUTES else ()
         served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]

@@ -30,7 +30,7 @@ from lakebed.service.job_routes import job_value
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.survey import Member, Survey, Surveyed, TableState, state_of, urgency
 
-TASK_STATES = ("running", "waiting", "parked", "held")
+_TASK_STATES = ("running", "waiting", "parked", "held")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def tasks_of(tables: Sequence[tuple[Member, Surveyed]], workers: Mapping[str, Wo
     def place(task: Task) -> tuple[Any, ...]:
         first = urgency(task.table, now_ms) if task.state == "waiting" else (0, 0.0, 0.0)
         return (
-            TASK_STATES.index(task.state),
+            _TASK_STATES.index(task.state),
             *first,
             task.since_ms,
             task.member.name,
@@ -360,7 +360,7 @@ def _queue(call: Call) -> Answer:
         value={
             "survey": _about(survey),
             "workers": workers_of(survey, now_ms),
-            "states": {state: counts[state] for state in TASK_STATES if counts[state]},
+            "states": {state: counts[state] for state in _TASK_STATES if counts[state]},
             "found": len(found),
             "tasks": [_task(task, now_ms) for task in page],
             "next": end,
@@ -413,7 +413,7 @@ _WORKER = record(
 )  # fmt: skip
 _TASK = record(
     {
-        "table": _TEXT, "root": _TEXT, "state": {"enum": list(TASK_STATES)}, "what": _TEXT, "why": _TEXT, "who": _TEXT,
+        "table": _TEXT, "root": _TEXT, "state": {"enum": list(_TASK_STATES)}, "what": _TEXT, "why": _TEXT, "who": _TEXT,
         "owner": or_null(_TEXT), "standbys": listed(_TEXT), "tier": _TEXT, "pool": _TEXT, "since": or_null(TIME),
         "until": or_null(TIME),
         "tail_since": or_null(TIME), "late_seconds": _SECONDS, "parts": COUNT,
@@ -444,7 +444,7 @@ ROUTES = (
     Route(
         method="GET", path="/v1/queue", operation="see_queue",
         summary="For all tables: who works, what runs, what waits and why, and what is parked with which error.",
-        query={"search": NAME, "state": {"type": "string", "enum": list(TASK_STATES)}, "after": COUNT, "limit": _LIMITS},
+        query={"search": NAME, "state": {"type": "string", "enum": list(_TASK_STATES)}, "after": COUNT, "limit": _LIMITS},
         answers={200: record(
             {
                 "survey": _ABOUT, "workers": listed(_WORKER), "states": _COUNTS, "found": COUNT, "tasks": listed(_TASK),

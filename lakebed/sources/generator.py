@@ -230,7 +230,7 @@ def _value(row: tuple[str, int, int, int, int, int, int, int]) -> bytes:
 
 
 _TABLE_EVENTS_MAX = 20_000
-BEHIND_SECONDS_MAX = 5.0
+_BEHIND_SECONDS_MAX = 5.0
 """A stream that was stopped for longer than this continues from the present time."""
 
 
@@ -327,7 +327,7 @@ class GeneratorPlanner(RangePlanner):
         if not self._asked:
             self._asked = True
             made_seconds = made / self._orders.events_per_second
-            if "clock" not in start or abs((now - start["clock"]) / 1e6 - made_seconds) > BEHIND_SECONDS_MAX:
+            if "clock" not in start or abs((now - start["clock"]) / 1e6 - made_seconds) > _BEHIND_SECONDS_MAX:
                 self._moved_clock = now - int(made_seconds * 1e6)
         return int(start["clock"]) if self._moved_clock is None else self._moved_clock
 

@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def class_loader(session: SparkSession) -> Any:
+def _class_loader(session: SparkSession) -> Any:
     """The class loader of the driver, where Spark looks classes up by name."""
     return jvm_of(session).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
 
 
-def compiled_class(session: SparkSession, name: str) -> Any:
-    """The ``java.lang.Class`` of a source file of this room. Py4J can't reach it by name: see ``static_method``."""
+def _compiled_class(session: SparkSession, name: str) -> Any:
+    """The ``java.lang.Class`` of a source file of this room. Py4J can't reach it by name: see ``_static_method``."""
     return _compiler(session, source_of(session.version, name)).getClassLoader().loadClass(name)
 
 
-def static_method(java_class: Any, name: str) -> Any:
-    """A ``java.lang.reflect.Method`` of a class that ``compiled_class`` returned."""
+def _static_method(java_class: Any, name: str) -> Any:
+    """A ``java.lang.reflect.Method`` of a class that ``_compiled_class`` returned."""
     return next(method for method in java_class.getMethods() if method.getName() == name)
 
 
-def folder_of_classes(session: SparkSession, name: str) -> Path:
+def _folder_of_classes(session: SparkSession, name: str) -> Path:
     """The folder with the bytecode of a source file of this room. It is kept, so a later start only loads it."""
     source = source_of(session.version, name)
     folder = cache_folder() / "java" / hashlib.sha256(f"{session.version}\0{source}".encode()).hexdigest()[:16]
@@ -81,7 +81,7 @@ def source_of(version: str, name: str) -> str:
 
 def _compiler(session: SparkSession, source: str) -> Any:
     compiler = jvm_of(session).org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(class_loader(session))
+    compiler.setParentClassLoader(_class_loader(session))
     compiler.cook(source)
     return compiler
 
@@ -133,16 +133,16 @@ class PartIndexes:
 
     def __init__(self, session: SparkSession) -> None:
         self._jvm = jvm_of(session)
-        self._class = compiled_class(session, "PartIndex")
+        self._class = _compiled_class(session, "PartIndex")
 
     def empty(self, *arguments: object) -> PartIndex:
         """`PartIndex.empty`."""
         values = [java_list(self._jvm, value) if isinstance(value, list) else value for value in arguments]
-        return PartIndex(static_method(self._class, "empty").invoke(None, java_list(self._jvm, values).toArray()))
+        return PartIndex(_static_method(self._class, "empty").invoke(None, java_list(self._jvm, values).toArray()))
 
     def reads(self) -> ReadsInJvm:
         """New counts of reads, all zero."""
-        return ReadsInJvm(self._jvm, static_method(self._class, "take"))
+        return ReadsInJvm(self._jvm, _static_method(self._class, "take"))
 
 
 _known: weakref.WeakKeyDictionary[Any, PartIndexes] = weakref.WeakKeyDictionary()
@@ -206,11 +206,11 @@ def read_with_spark(spark: SparkSession, url: str) -> str:
 def _loaded(spark: SparkSession) -> bool:
     """Whether the driver has the class; it is brought there if need be."""
     try:
-        loader = class_loader(spark)
+        loader = _class_loader(spark)
         try:
             loader.loadClass(CLASS)
         except Exception:  # ClassNotFoundException, as py4j tells it
-            folder = str(folder_of_classes(spark, CLASS.rpartition(".")[2]))
+            folder = str(_folder_of_classes(spark, CLASS.rpartition(".")[2]))
             loader.addURL(jvm_of(spark).java.io.File(folder).toURI().toURL())
             loader.loadClass(CLASS)
             loader.loadClass(f"{CLASS}$Output")  # now, because the folder may be gone when it is first used

@@ -33,19 +33,19 @@ def require_classic(session: SparkSession) -> None:
         raise MissingPrerequisite(CONNECT)
 
 
-def context_of(session: SparkSession) -> SparkContext:
+def _context_of(session: SparkSession) -> SparkContext:
     """The context of a classic session. Raises MissingPrerequisite if it is of Spark Connect."""
     require_classic(session)
     return session.sparkContext
 
 
 def is_on_one_machine(session: SparkSession) -> bool:
-    """Whether tasks run on the machine of the driver. Raises MissingPrerequisite as ``context_of`` does."""
-    return str(context_of(session).master).startswith("local")
+    """Whether tasks run on the machine of the driver. Raises MissingPrerequisite as ``_context_of`` does."""
+    return str(_context_of(session).master).startswith("local")
 
 
 def jvm_of(session: SparkSession) -> Any:
-    """Java's classes by their names, as Py4J gives them. Raises MissingPrerequisite as ``context_of`` does."""
+    """Java's classes by their names, as Py4J gives them. Raises MissingPrerequisite as ``_context_of`` does."""
     require_classic(session)
     return session._jvm
 
@@ -74,12 +74,12 @@ def java_session(session: SparkSession) -> Any:
 
 def gateway_of(session: SparkSession) -> Any:
     """PySpark's connection to the JVM; another one is another JVM."""
-    return context_of(session)._gateway
+    return _context_of(session)._gateway
 
 
 def default_file_system(session: SparkSession) -> str:
     """Where Hadoop takes a path without a scheme to be."""
-    context: Any = context_of(session)._jsc
+    context: Any = _context_of(session)._jsc
     return str(context.hadoopConfiguration().get("fs.defaultFS"))
 
 
@@ -190,7 +190,7 @@ def arrow_frame(session: SparkSession, rows: pa.Table, schema: StructType) -> Da
     """
     from pyspark.sql.pandas.conversion import SparkConversionMixin  # ``SparkSession``'s would make the session active
 
-    return SparkConversionMixin.createDataFrame(_session_for_arrow(context_of(session)), rows, schema)
+    return SparkConversionMixin.createDataFrame(_session_for_arrow(_context_of(session)), rows, schema)
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from lakebed.errors import MissingPrerequisite
 
 
 @dataclass(frozen=True, slots=True)
-class SparkRelease:
+class _SparkRelease:
     """What belongs to a minor version of Spark. ``hadoop``: the version that it brings along; ``has_delta``: whether Delta has an
     artifact for it; ``checkpoints``: the package of the classes that write the checkpoint of a query.
     """
@@ -21,10 +21,10 @@ class SparkRelease:
 
 
 RELEASES = {
-    (4, 0): SparkRelease(hadoop="3.4.1", has_delta=True, checkpoints="org.apache.spark.sql.execution.streaming"),
-    (4, 1): SparkRelease(hadoop="3.4.2", has_delta=True),
-    (4, 2): SparkRelease(hadoop="3.5.0", has_delta=True),
-    (4, 3): SparkRelease(hadoop="3.5.0", has_delta=False),
+    (4, 0): _SparkRelease(hadoop="3.4.1", has_delta=True, checkpoints="org.apache.spark.sql.execution.streaming"),
+    (4, 1): _SparkRelease(hadoop="3.4.2", has_delta=True),
+    (4, 2): _SparkRelease(hadoop="3.5.0", has_delta=True),
+    (4, 3): _SparkRelease(hadoop="3.5.0", has_delta=False),
 }
 OLDEST, NEWEST = min(RELEASES), max(RELEASES)
 
@@ -51,7 +51,7 @@ def require_supported(version: str) -> None:
         )
 
 
-def release_of(version: str) -> SparkRelease:
+def release_of(version: str) -> _SparkRelease:
     """What belongs to a version; to one that is newer than all that are known, what belongs to the newest."""
     require_supported(version)
     return RELEASES.get(_minor(version), RELEASES[NEWEST])

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 # -- Whether keys are new ----------------------------------------------------------------------------------------------
 
 
-def require_new_keys(
+def _require_new_keys(
     view: TableView,
     spark: SparkSession,
     snapshot: Snapshot,
@@ -203,7 +203,7 @@ class Internals:
             return region_where(snapshot, where) if partition is None else one_partition(partition, snapshot)
 
         def check(snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
-            require_new_keys(self.view, spark, snapshot, new, beside, whose)
+            _require_new_keys(self.view, spark, snapshot, new, beside, whose)
 
         overwriting = Overwriting(
             log=self.log,

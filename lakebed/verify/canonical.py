@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from lakebed.quoting import quote, quote_for_spark
 
 Judge = Callable[[str, str], bool]
-Quote = Callable[[str], str]
+_Quote = Callable[[str], str]
 VALUE = "{}"
 """Where an expression of a rule has its value."""
 
@@ -91,7 +91,7 @@ class Dialect:
     joined: Callable[[Sequence[str]], str]  # one text of several, with commas between them and a minus sign for null
     with_length: str  # the text with its bytes and a colon before it; null for null
     hashed: str  # the checksum of a text
-    quote: Quote
+    quote: _Quote
 
 
 def _by_call(texts: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ from lakebed.verify.judging import looks_like, swapped
 
 STANDS, ROUNDS_MAX = 3, 12
 STANDS_UNMARKED = 6
-TEXT_SHOWN_MAX = 200
+_TEXT_SHOWN_MAX = 200
 
 Key = tuple[str, ...]
 """The canonical texts of a row's keys."""
@@ -203,4 +203,4 @@ def _shown(shape: Shape, row: Row) -> dict[str, str | None]:
 
 
 def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= TEXT_SHOWN_MAX else text[: TEXT_SHOWN_MAX - 1] + "…"
+    return text if text is None or len(text) <= _TEXT_SHOWN_MAX else text[: _TEXT_SHOWN_MAX - 1] + "…"

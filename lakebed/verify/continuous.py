@@ -5,7 +5,7 @@
 2. The database is read within the hours of ``between`` only, if it is set; a comparison that does not end within them goes on
    the next day.
 3. A table that can't be compared now is tried again after ``RETRY_SECONDS``; the others go on.
-4. Each result is written into the log of its table, and as a row into a table beside the database's tables (``RESULTS``).
+4. Each result is written into the log of its table, and as a row into a table beside the database's tables (``_RESULTS``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakebed.verify.databases import Databases, chosen_tables, require_section, 
 from lakebed.verify.proof import Progress, no_progress, written
 from lakebed.verify.report import TableReport
 
-RESULTS = "_lakebed/verify"
+_RESULTS = "_lakebed/verify"
 RETRY_SECONDS = 300.0
 _LOOK_SECONDS = 60.0  # how often it is looked for new tables while none is due
 _HOUR_MS = 3_600_000
@@ -49,7 +49,7 @@ _SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-class Stopped(Exception):
+class _Stopped(Exception):
     """The comparison is to end. What was compared is not lost."""
 
 
@@ -74,7 +74,7 @@ class Results:
     """The table of results, which is made when the first one comes."""
 
     def __init__(self, folder: str) -> None:
-        self.path = f"{folder.rstrip('/')}/{RESULTS}"
+        self.path = f"{folder.rstrip('/')}/{_RESULTS}"
         self._table: Table | None = None
 
     def add(self, name: str, at_ms: int, report: TableReport | None, error: str = "") -> None:
@@ -158,7 +158,7 @@ class Continuous:
             if known[name] == before:  # else another process was faster
                 try:
                     report = self._compare(name, roots[name])
-                except Stopped:
+                except _Stopped:
                     return
                 if report is not None:
                     yield report
@@ -198,7 +198,7 @@ class Continuous:
 
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise Stopped
+            raise _Stopped
 
 
 def _verified_ms(root: str) -> int | None:

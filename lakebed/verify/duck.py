@@ -85,7 +85,7 @@ class DuckRows:
         self._shape = shape
         self._of_source = of_source
         self.connection = connect_alone()
-        add_functions(self.connection)
+        _add_functions(self.connection)
         self.keys = key_texts(shape, DUCKDB, of_source=of_source)
         self.checksum = row_checksum(shape, DUCKDB, texts(shape, DUCKDB, of_source=of_source))
         self.names = [f"k{at}" for at in range(len(shape.keys))]
@@ -136,7 +136,7 @@ class DuckRows:
 # -- Functions for types of which DuckDB has no texts ------------------------------------------------------------------------
 
 
-def add_functions(connection: duckdb.DuckDBPyConnection) -> None:
+def _add_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Add the functions that rules use."""
     for name, function, given, gives in (
         (BITS_OF_DOUBLE, _bits(pa.int64()), "double", "bigint"),

@@ -37,7 +37,7 @@ from lakebed.verify.types_of_mariadb import MariaDbType
 if TYPE_CHECKING:
     import pymysql
 
-SCHEMES = ("mariadb", "mysql")
+_SCHEMES = ("mariadb", "mysql")
 STATEMENT_SECONDS_MAX = 120
 _CONNECT_SECONDS = 15
 _PORT = 3306
@@ -193,9 +193,9 @@ class Database:
             for name, kind, shown, precision, scale, collation in found
         ]
 
-    def table(self, schema: str, table: str, shape: Shape) -> MariaDbTable:
+    def table(self, schema: str, table: str, shape: Shape) -> _MariaDbTable:
         """One of its tables, as a source."""
-        return MariaDbTable(self, schema, table, shape)
+        return _MariaDbTable(self, schema, table, shape)
 
     def frozen(self, seconds_max: float) -> FrozenDatabase:
         """All of it as it is now. Raises InvalidInput if no snapshot has a position, Retry."""
@@ -239,7 +239,7 @@ class FrozenDatabase(Database):
             self._limit.require_time()
         return super().all(query, values)
 
-    def table(self, schema: str, table: str, shape: Shape) -> MariaDbTable:
+    def table(self, schema: str, table: str, shape: Shape) -> _MariaDbTable:
         """One of its tables. Raises InvalidInput if its engine has no snapshots."""
         which = f"where table_schema = {GIVEN} and table_name = {GIVEN}"
         for (engine,) in self.all(f"select engine from information_schema.tables {which}", [schema, table]):
@@ -289,7 +289,7 @@ def _type_of(kind: str, shown: str, precision: int | None, scale: int | None, co
     )
 
 
-class MariaDbTable:
+class _MariaDbTable:
     """One table. See ``Source``."""
 
     def __init__(self, database: Database, schema: str, table: str, shape: Shape) -> None:
@@ -428,7 +428,7 @@ def arguments_of(url: str) -> dict[str, Any]:
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError:
         raise InvalidInput(f"database.verify.url is no address of MariaDB; {form}") from None
-    if parts.scheme not in SCHEMES or not parts.hostname or not parts.username:
+    if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username:
         raise InvalidInput(f"database.verify.url is no address of MariaDB; {form}")
     if unknown := sorted(options.keys() - set(_TLS)):
         raise InvalidInput(f"database.verify.url has the option {unknown[0]}; it may have {', '.join(_TLS)}")

@@ -45,7 +45,7 @@ from lakebed.verify.source import Lake, Pace, Source
 
 BUCKET_ROWS, GROUP_BUCKETS = 10_000, 100
 KEYS_AT_ONCE = 5_000
-ROWS_AT_ONCE = 100
+_ROWS_AT_ONCE = 100
 DIFFERENCES_MAX, SHOWN_MAX = 10_000, 100
 Progress = Callable[[str, int | None, int | None], None]
 Checkpoint = Callable[[Key, "Found"], None]
@@ -223,8 +223,8 @@ class Proof:
         """
         keys, changed = list(different), list[Key]()
         needs_rows = any(each.rule.judge is not None for each in self._shape.columns)
-        for begin in range(0, len(keys), ROWS_AT_ONCE):
-            some = keys[begin : begin + ROWS_AT_ONCE]
+        for begin in range(0, len(keys), _ROWS_AT_ONCE):
+            some = keys[begin : begin + _ROWS_AT_ONCE]
             if not needs_rows and len(self.found.differences) >= SHOWN_MAX:
                 self.found.differing |= {key: "differs" if different[key] else "surplus" for key in some}
                 continue

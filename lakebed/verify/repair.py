@@ -162,7 +162,7 @@ def _is(shape: Shape, key: Key) -> str:
 
 
 PAUSE_SECONDS = 0.5
-SIGNAL_BYTES_MAX = 500_000
+_SIGNAL_BYTES_MAX = 500_000
 """Of what is asked for at once: a record of Kafka has a megabyte at most, unless its brokers say otherwise."""
 
 
@@ -181,7 +181,7 @@ class Resending:
 
     def __call__(self, keys: Sequence[Key]) -> None:
         """Ask for the rows of some keys, and wait for them. Raises Retry, InvalidInput."""
-        if len(keys) > 1 and len(json.dumps(self.condition(keys))) > SIGNAL_BYTES_MAX:
+        if len(keys) > 1 and len(json.dumps(self.condition(keys))) > _SIGNAL_BYTES_MAX:
             self(keys[: len(keys) // 2])
             self(keys[len(keys) // 2 :])
         else:

@@ -46,7 +46,7 @@ _RECORDS_AT_ONCE = 500
 _POLL_SECONDS = 0.2
 
 
-class BinaryLog(Protocol):
+class _BinaryLog(Protocol):
     """What is asked of the database. See ``mariadb.Database``."""
 
     def position(self) -> int: ...
@@ -145,7 +145,7 @@ def _parsed(text: bytes | str | None) -> Any:
 class BinlogConnector:
     """One connector, for ``databases``."""
 
-    log: BinaryLog
+    log: _BinaryLog
     stored: Offsets
     topic: str  # of the offsets, for people
     prefix: str

@@ -157,11 +157,11 @@ def _of_key(kind: pa.DataType) -> OfKey | None:
 
 
 _PIECE_ROWS = 100_000
-AT_REST = "at rest"
+_AT_REST = "at rest"
 """The mark of all rows, since nothing changes them."""
 
 
-class ParquetRelation:
+class _ParquetRelation:
     """The rows of all Parquet files below a folder, or of one file."""
 
     def __init__(self, path: str) -> None:
@@ -187,7 +187,7 @@ class ParquetRelation:
                 raise InvalidInput(f"the files at {self._pattern} can't be read: {error}") from None
 
 
-class TableSource:
+class _TableSource:
     """Rows that DuckDB reads, as a source. See ``Source``."""
 
     def __init__(self, relation: Relation, shape: Shape) -> None:
@@ -222,7 +222,7 @@ class TableSource:
 
     def states(self, keys: Sequence[Key]) -> States:
         """See ``Source``."""
-        return {key: [Version(one, AT_REST) for one in found] for key, found in self._side.checksums_of(keys).items()}
+        return {key: [Version(one, _AT_REST) for one in found] for key, found in self._side.checksums_of(keys).items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """See ``Source``."""
@@ -265,7 +265,7 @@ def compared(
         raise InvalidInput(f"{path} can't be compared: {shape.reason}")
     began = time.monotonic()
     with (
-        closing(TableSource(relation, shape)) as source,
+        closing(_TableSource(relation, shape)) as source,
         closing(LakeTable(internals, shape, lambda _: snapshot)) as lake,
     ):
         found = Proof(shape, source, lake, Pace(float("inf")), progress=progress).run()
@@ -279,7 +279,7 @@ def _other(path: str) -> tuple[Relation, pa.Schema]:
             raise TableNotFound
         internals = internals_of(open_table(path))
     except TableNotFound:
-        files = ParquetRelation(path)
+        files = _ParquetRelation(path)
         return files, files.schema()
     snapshot = internals.log.refresh()
     return TableRelation(internals, snapshot), snapshot.logical_schema
@@ -321,7 +321,7 @@ def shape_of(source: pa.Schema, snapshot: Snapshot, keys: Sequence[str] = ()) ->
 # hand differs, and so does what a pipeline with other settings has made of the records.
 
 
-BATCH_RECORDS = 500_000
+_BATCH_RECORDS = 500_000
 
 
 def verified_by_topics(
@@ -416,7 +416,7 @@ def _read(ingest: TableIngest, ranges: Sequence[Range], progress: Progress) -> N
     left = whole
     while left:
         progress("offsets read", whole - left, whole)
-        done = run_alone(ingest.batch(ranges, records_max=BATCH_RECORDS), run_here)
+        done = run_alone(ingest.batch(ranges, records_max=_BATCH_RECORDS), run_here)
         if done.left >= left or done.gone:
             raise Retry(f"kafka gives no more records of {ranges[0].topic}")
         left = done.left

@@ -26,7 +26,7 @@ from lakebed.verify.types_of_postgres import BITS_OF_BYTES
 
 TEXT_OF_DOUBLE = "lakebed_text_of_double"
 """A function that ``duck`` adds to DuckDB."""
-SHORT_BYTES_MAX = 1_000_000
+_SHORT_BYTES_MAX = 1_000_000
 _POINT_FORM_MAX = 15
 
 
@@ -111,7 +111,7 @@ _INTEGER_KEY = OfKey(
 
 def _shortened(length: str, text: str, hashed: str, joined: Callable[[str, str], str]) -> str:
     """The text, or of a long value its MD5."""
-    return f"(case when {length} > {SHORT_BYTES_MAX} then {joined(length, hashed)} else {text} end)"
+    return f"(case when {length} > {_SHORT_BYTES_MAX} then {joined(length, hashed)} else {text} end)"
 
 
 def _by_concat(length: str, hashed: str) -> str:

@@ -9,7 +9,7 @@ One join of whole rows with the values looks simpler, and reads far more as soon
 values to the scan as an exact set only if their range is short. In a range of a hundred million it takes a Bloom filter instead,
 which one row in a thousand passes wrongly. These rows are everywhere, so nearly all columns of nearly all row groups are
 decoded: 201 MB for 20 keys of a table of 100 million rows, in place of 11. With many values the rows are everywhere anyway, and
-the join is right (``rows_at_positions`` returns None).
+the join is right (``_rows_at_positions`` returns None).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Known = tuple[pa.Table, Collection[str]]
 """Rows of the wanted keys (``part``, ``row``) in some parts, and the paths of all parts of which this is known."""
 
 
-def rows_at_positions(
+def _rows_at_positions(
     connection: duckdb.DuckDBPyConnection,
     storage: ReadableFiles,
     files: Sequence[ScanFile],
@@ -88,10 +88,10 @@ def rows_with(
     known: _Known | None = None,
     before_reading: Callable[[Sequence[ScanFile]], object],
 ) -> pa.Table:
-    """The live rows of `files` and of `completed` with the values of `among`, whichever way reads less (`rows_at_positions`)."""
+    """The live rows of `files` and of `completed` with the values of `among`, whichever way reads less (`_rows_at_positions`)."""
     found = None
     if not set(columns) <= set(among.column_names):  # else there is no other column to be spared
-        found = rows_at_positions(
+        found = _rows_at_positions(
             connection, storage, files, schema, among, columns=columns, known=known, before_reading=before_reading
         )
     if found is None:

@@ -47,7 +47,7 @@ class _Refused(Exception):
     """The bytes are no record: ``args`` are the fault and the step."""
 
 
-class PythonReader:
+class _PythonReader:
     def __init__(self, program: Program) -> None:
         self._program = program
 
@@ -293,7 +293,7 @@ class _Task(ctypes.Structure):
 
 
 class _NativeReader:
-    """The same as ``PythonReader``; only where ``library()`` is there."""
+    """The same as ``_PythonReader``; only where ``library()`` is there."""
 
     def __init__(self, program: Program) -> None:
         children: list[int] = []
@@ -402,7 +402,7 @@ class AvroReader:
         }
         self._program = program
         self._rows = nullable(row.arrow)
-        self._reader = _NativeReader(program) if native and library() else PythonReader(program)
+        self._reader = _NativeReader(program) if native and library() else _PythonReader(program)
 
     @property
     def defaults(self) -> Mapping[str, Mapping[str, Any]]:

@@ -135,7 +135,7 @@ class RowFields:
         return default is not None and (default is ANY_VALUE or bool(default == value))
 
 
-def row_fields(schema: Any) -> RowFields | None:
+def _row_fields(schema: Any) -> RowFields | None:
     """The fields of rows in an inline schema of events; None if it does not say them. Raises ``Unreadable``."""
     images = {one["field"]: one for one in connect_fields(schema)}
     for side in ("before", "after"):
@@ -451,7 +451,7 @@ class RowSchemas:
                 self._kept.clear()
             row = row_of_envelope(schema)
             fields = self._without_schema if row is None else self._of_row(row)
-            if (said := row_fields(schema)) is not None:
+            if (said := _row_fields(schema)) is not None:
                 said = said.by_column(fields.decoder_schema)
                 columns = self._decoder_schema.columns_in(said.names, said.filled)
                 fields = replace(fields, said=said, columns=columns)

@@ -6,7 +6,7 @@ An entry that lakebed made has three parameters:
     lakebed.table_id   Delta's id, another one after the table was made again
     lakebed.version    as of which version of the table the entry is: one of an earlier version never replaces it
 
-Lakebed changes the parameters that ``is_own_parameter`` names, the columns, and where the table is. The rest of an entry belongs
+Lakebed changes the parameters that ``_is_own_parameter`` names, the columns, and where the table is. The rest of an entry belongs
 to whoever wrote it.
 """
 
@@ -110,7 +110,7 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
     metadata = snapshot.metadata
     fields = [_plain(field) for field in orjson.loads(metadata.schema_string)["fields"]]
     schema = orjson.dumps({"type": "struct", "fields": fields}).decode()
-    own = {name: value for name, value in metadata.configuration.items() if is_own_parameter(name)}
+    own = {name: value for name, value in metadata.configuration.items() if _is_own_parameter(name)}
     seen = snapshot.version if version is None else version
     spark = {"spark.sql.sources.provider": "delta", _PARTITIONS: "catalog"}
     delta = {} if metadata_location else {**spark, **_in_pieces(_SCHEMA, schema)}
@@ -123,7 +123,7 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
         columns=tuple(
             Column(
                 name=field["name"],
-                type=hive_type(field["type"]),
+                type=_hive_type(field["type"]),
                 comment=field["metadata"].get("comment", "")[:_COMMENT_CHARACTERS],
             )
             for field in fields
@@ -134,24 +134,24 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
     )
 
 
-def hive_type(kind: Any) -> str:
+def _hive_type(kind: Any) -> str:
     """A type of Delta's JSON as Hive and Glue spell it."""
     if isinstance(kind, str):
         return _HIVE_TYPES.get(kind, kind)
     match kind["type"]:
         case "array":
-            return f"array<{hive_type(kind['elementType'])}>"
+            return f"array<{_hive_type(kind['elementType'])}>"
         case "map":
-            return f"map<{hive_type(kind['keyType'])},{hive_type(kind['valueType'])}>"
+            return f"map<{_hive_type(kind['keyType'])},{_hive_type(kind['valueType'])}>"
         case _:
-            fields = (f"{field['name']}:{hive_type(field['type'])}" for field in kind["fields"])
+            fields = (f"{field['name']}:{_hive_type(field['type'])}" for field in kind["fields"])
             return f"struct<{','.join(fields)}>"
 
 
 # -- Whose an entry is ------------------------------------------------------------------------------------------------------
 
 
-def is_own_parameter(name: str) -> bool:
+def _is_own_parameter(name: str) -> bool:
     """Whether lakebed says what a parameter of its entry is, and whether there is one."""
     return name in _OWN or name.startswith(_OWN_PREFIXES)
 
@@ -186,7 +186,7 @@ def is_same(before: Entry, after: Entry) -> bool:
 
 def merged(before: Parameters, ours: Parameters) -> dict[str, str]:
     """The parameters of an entry that is there, with ours as they should be; as before if they are so, be it of a version."""
-    after = {name: value for name, value in before.items() if not is_own_parameter(name)} | dict(ours)
+    after = {name: value for name, value in before.items() if not _is_own_parameter(name)} | dict(ours)
     same = after | ({VERSION: before[VERSION]} if VERSION in before else {})
     return same if same == before else after
 

@@ -55,7 +55,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class _Child:
     """An entry of a folder. ``state`` raises FileNotFoundError if the file is gone by then."""
 
     name: str
@@ -63,7 +63,7 @@ class Child:
     state: Callable[[], State]
 
 
-class Folder(Protocol):
+class _Folder(Protocol):
     """Every method raises InvalidInput for what is refused, StoreUnavailable for what may pass."""
 
     @property
@@ -74,7 +74,7 @@ class Folder(Protocol):
     def is_quick(self) -> bool:
         """Whether looking costs next to nothing."""
 
-    def children(self, path: str) -> Iterator[Child]:
+    def children(self, path: str) -> Iterator[_Child]:
         """What is directly in a folder, files and folders, in no order. Raises FileNotFoundError, NotADirectoryError."""
 
     def state(self, path: str) -> State:
@@ -84,7 +84,7 @@ class Folder(Protocol):
         """The bytes of a file: a binary file that can be sought in. Raises FileNotFoundError. ``size``: as far as it is known."""
 
 
-def open_folder(root: str) -> Folder:
+def open_folder(root: str) -> _Folder:
     """The folder at a path or URL. Raises InvalidInput, MissingPrerequisite."""
     scheme = root.partition("://")[0].lower() if "://" in root else ""
     if scheme in _ARROW_SCHEMES:
@@ -110,7 +110,7 @@ class LocalFolder:
     def url(self) -> str:
         return "file://" + quoted(self.root.rstrip("/"))
 
-    def children(self, path: str) -> Iterator[Child]:
+    def children(self, path: str) -> Iterator[_Child]:
         place = os.path.join(self.root, path) if path else self.root
         try:
             entries = os.scandir(place)
@@ -123,7 +123,7 @@ class LocalFolder:
                 try:
                     is_folder = entry.is_dir()
                     if is_folder or entry.is_file():
-                        yield Child(entry.name, is_folder, partial(_state_of_entry, entry))
+                        yield _Child(entry.name, is_folder, partial(_state_of_entry, entry))
                 except OSError:
                     continue  # a link that leads nowhere
 
@@ -179,9 +179,9 @@ class _S3Folder:
     def _objects(self) -> Any:
         return open_objects(self.place)
 
-    def children(self, path: str) -> Iterator[Child]:
+    def children(self, path: str) -> Iterator[_Child]:
         for name, size, seconds in self._objects.children(path):
-            yield Child(name, size is None, partial(_in_store, seconds, size or 0))
+            yield _Child(name, size is None, partial(_in_store, seconds, size or 0))
 
     def state(self, path: str) -> State:
         name = path.rpartition("/")[2]
@@ -247,12 +247,12 @@ class ArrowFolder:
             raise InvalidInput(f"{self.root} can't be reached: {str(error).splitlines()[0]}") from None
         return system, path.rstrip("/")
 
-    def children(self, path: str) -> Iterator[Child]:
+    def children(self, path: str) -> Iterator[_Child]:
         system, root = self._place
         place = f"{root}/{path}" if path else root
         for found in self._asked(lambda: system.get_file_info(arrow_fs.FileSelector(place)), place):
             is_folder = found.type == arrow_fs.FileType.Directory
-            yield Child(found.base_name, is_folder, partial(_of_arrow, found))
+            yield _Child(found.base_name, is_folder, partial(_of_arrow, found))
 
     def state(self, path: str) -> State:
         system, root = self._place
@@ -296,7 +296,7 @@ class Looker:
     def __init__(self, settings: FilesSettings) -> None:
         options = Options.of(settings)
         base, self._patterns = base_of(settings.folder)
-        self.folder: Folder = open_folder(base)
+        self.folder: _Folder = open_folder(base)
         self._name = pattern_of(options.name_pattern) if options.name_pattern else None
         self._options = options
         self._shown = settings.folder
@@ -327,14 +327,14 @@ class Looker:
         before, after = self._options.modified_before_ns, self._options.modified_after_ns
         return (before is None or state.modified_ns < before) and (after is None or state.modified_ns > after)
 
-    def _paths(self) -> Iterator[tuple[str, Child]]:
+    def _paths(self) -> Iterator[tuple[str, _Child]]:
         for path, child in self._places("", self._patterns):
             if child is None or child.is_folder:
                 yield from self._below(path, 0)
             elif self._selects(child.name):
                 yield path, child
 
-    def _places(self, path: str, names: tuple[str, ...]) -> Iterator[tuple[str, Child | None]]:
+    def _places(self, path: str, names: tuple[str, ...]) -> Iterator[tuple[str, _Child | None]]:
         """Where to look: what the patterns of the source's path match."""
         if not names:
             yield path, None
@@ -348,7 +348,7 @@ class Looker:
                 elif child.is_folder:
                     yield from self._places(inside, rest)
 
-    def _below(self, path: str, depth: int) -> Iterator[tuple[str, Child]]:
+    def _below(self, path: str, depth: int) -> Iterator[tuple[str, _Child]]:
         if depth > DEPTH_MAX:
             raise InvalidInput(f"{self._shown} has folders without end, below {path}; is there a link that leads back?")
         for child in self._children(path):
@@ -361,7 +361,7 @@ class Looker:
     def _selects(self, name: str) -> bool:
         return not is_hidden(name) and (self._name is None or self._name.fullmatch(name) is not None)
 
-    def _children(self, path: str) -> Iterator[Child]:
+    def _children(self, path: str) -> Iterator[_Child]:
         try:
             yield from self.folder.children(path)
         except FileNotFoundError:

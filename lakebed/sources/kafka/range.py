@@ -16,7 +16,7 @@ count but the position shows when a range is finished:
 
 A process keeps its consumers between ranges (``clients``).
 
-**By native code**, where it is built, a range is read as long as nothing but records comes (``read_natively``).
+**By native code**, where it is built, a range is read as long as nothing but records comes (``_read_natively``).
 
     1.  The range ends with a record at or beyond its end, or with the end of the partition there.
     2.  Anything else hands the rest of the range over to the consumer: an error, an end of the partition too early, no progress
@@ -58,7 +58,7 @@ ASSIGNED_PATIENCE_SECONDS = 2.0
 _kept_clients: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 
 
-def read_natively(
+def _read_natively(
     settings: KafkaSettings, topic: str, partition: int, start: int, end: int, headers: Sequence[str] = READ
 ) -> Generator[pa.Table, None, int]:
     """Yields tables of ``RECORD_SCHEMA``, with headers where records have some.
@@ -182,7 +182,7 @@ def consume_range(
     """
     if start >= end:
         return
-    start = yield from read_natively(settings, topic, partition, start, end, headers)
+    start = yield from _read_natively(settings, topic, partition, start, end, headers)
     if start >= end:
         return
     consumer = _take(settings)
