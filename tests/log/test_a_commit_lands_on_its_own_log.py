@@ -79,6 +79,7 @@ class World:
         self.shown: set[str] = set()
         self.kept = 0  # the oldest version in the log when all began
         self.told_of_batch = ""  # in which table
+        self.remade = ""  # the table that was made in place of the first
         self.append(log)
         self.asleep = log.refresh()
 
@@ -182,6 +183,15 @@ class World:
         self.append(log)
         trim_log_before(log, log.refresh().version)
 
+    def checkpointer(self, store: object) -> None:
+        """Knows an old version, and writes its checkpoint."""
+        self.opened(store).write_checkpoint(self.asleep)
+
+    def remake_once_written(self, store: object) -> None:
+        """Drops the table, and makes another in its place, whose next version is that of who sleeps."""
+        self.remake(store)
+        self.append(self.log(self.store))
+
     def remake_longer(self, store: object) -> None:
         """Drops the table, and makes another in its place, with more versions."""
         self.remake(store)
@@ -193,14 +203,16 @@ class World:
         while names := self.store.list_from(LOG_FOLDER, ""):
             for name in names:
                 store.delete(f"{LOG_FOLDER}/{name}")  # type: ignore[attr-defined]
-        log = self.log(self.store)
-        assert isinstance(create_log(log, SCHEMA, TableSettings(), (), {}, "test"), Committed)
+        outcome = create_log(self.log(self.store), SCHEMA, TableSettings(), (), {}, "test")
+        assert isinstance(outcome, Committed)
+        self.remade = outcome.snapshot.metadata.id
 
     # -- what must be so in the end ------------------------------------------------------------------------------------
 
     def check(self) -> None:
         log = self.log(self.store)
         newest = log.refresh()
+        assert self.remade in ("", newest.metadata.id), "the table before is back"
         expected = {path for path, table in self.acknowledged.items() if table == newest.metadata.id}
         assert expected <= newest.parts.keys(), f"{sorted(expected - newest.parts.keys())} are lost"
         assert newest.parts.keys() <= expected | self.maybe
@@ -210,6 +222,8 @@ class World:
         self.append(log)
         fresh = self.log(self.store)
         assert fresh.refresh().version == newest.version + 1
+        of_tables = {fresh.read_checkpoint(version).metadata.id for version in fresh.versions()[1]}
+        assert of_tables <= {newest.metadata.id}, "a checkpoint of the table before is there"
         assert len(LogReader(self.store).at_version(fresh.oldest_version()).parts) <= len(newest.parts)
 
 
@@ -241,7 +255,7 @@ def nested(actors: Sequence[Actor], steps: Sequence[int], is_aged: bool) -> tupl
         except (TableNotFound, StoreUnavailable):
             pass
         except Corrupt:  # a log that is half deleted
-            assert {World.remake, World.remake_longer} & {*actors}
+            assert {World.remake, World.remake_once_written, World.remake_longer} & {*actors}
 
     run(0)
     world.check()
@@ -273,7 +287,9 @@ CASTS = [
     (W.reader, W.cleaner),
     (W.cleaner, W.cleaner),
     (W.writer, W.remake),
+    (W.writer, W.remake_once_written),
     (W.writer, W.remake_longer),
+    (W.checkpointer, W.remake),
     (W.remake, W.writer),
     (W.newcomer, W.remake),
     (W.writer, W.cleaner, W.writer),
@@ -297,25 +313,35 @@ AGED = [
 ]
 
 
+DEAR = [
+    (W.cleaner, W.newcomer),
+    (W.cleaner, W.cleaner),
+    (W.newcomer, W.cleaner, W.writer),
+    (W.writer, W.newcomer),
+    (W.writer, W.reader, W.writer),
+]
+"""Those that take seconds each."""
+
+
 def name_of(cast: Sequence[Actor]) -> str:
     return " in ".join(actor.__name__ for actor in reversed(cast))
 
 
 def nested_casts(casts: Sequence[Sequence[Actor]]) -> list[Any]:
     """The first pair is quick; the others are slow."""
+    of_dear, of_others = [pytest.mark.long], [pytest.mark.slow]
     return [
-        pytest.param(cast, id=name_of(cast), marks=[pytest.mark.slow] if at else []) for at, cast in enumerate(casts)
+        pytest.param(cast, id=name_of(cast), marks=of_dear if cast in DEAR else of_others if at else [])
+        for at, cast in enumerate(casts)
     ]
 
 
-@pytest.mark.few(9)
 @pytest.mark.worlds
 @pytest.mark.parametrize("cast", nested_casts(CASTS))
 def test_whoever_sleeps_wherever_no_acknowledged_row_is_lost(cast: Sequence[Actor]) -> None:
     assert sum(1 for _ in all_nestings(cast)) > 1
 
 
-@pytest.mark.few(4)
 @pytest.mark.worlds
 @pytest.mark.parametrize("cast", nested_casts(AGED))
 def test_nobody_takes_a_commit_that_came_too_late_for_a_version(cast: Sequence[Actor]) -> None:
