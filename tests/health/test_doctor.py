@@ -236,7 +236,6 @@ def require_named(found: Examination | Status, broken: Broken, file: str) -> Non
     assert {finding.check for finding in found.findings} == {broken.check}, found.findings
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_doctor_and_the_status_name_the_cause_of_each_broken_table(table: lakebed.Table, name: str) -> None:
     broken = BROKEN[name]
