@@ -94,6 +94,15 @@ def test_values_alone_are_those_of_the_one_key(tmp_path: Path) -> None:
     assert table.lookup([3], version=1).num_rows == 1
 
 
+def test_a_key_is_sought_in_its_own_partition(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string()), ("v", pa.string())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["id", "region"], partition_by=["region"])
+    table.apply([{"id": id, "region": region, "v": f"{id} {region}"} for id in (1, 2) for region in ("eu", "us")])
+    table.settle()
+    found = lakebed.open(tmp_path / "t").lookup([{"id": 1, "region": "us"}, {"id": 2, "region": "eu"}])
+    assert sorted(found["v"].to_pylist()) == ["1 us", "2 eu"]
+
+
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
