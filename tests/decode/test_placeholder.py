@@ -136,6 +136,12 @@ def assert_unsent(decoded: Decoded, unsent: list[bool]) -> None:
     assert [value is None for value in decoded.changes["value"].to_pylist()] == unsent
 
 
+def test_bytes_that_were_not_sent_come_in_any_text() -> None:
+    raw = bytes.fromhex("00ffff8a")  # whose base64 has a slash
+    forms = [b64(raw), base64.urlsafe_b64encode(raw).decode(), raw.hex(), raw.hex().upper()]
+    assert len(set(forms)) == 4 and all(map(Placeholder.of("hex:" + raw.hex()).stands_for, forms))
+
+
 @pytest.mark.few(50)
 @SHAPE
 @pytest.mark.parametrize("inline", [True, False], ids=["schema", "no schema"])

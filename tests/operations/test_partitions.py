@@ -377,6 +377,13 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
         assert delta_rs(table, version) == own(table, version), f"version {version}"
 
 
+def test_a_claim_that_comes_before_a_partition_is_replaced_ends_too(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    with before_its_commits(table, lambda: claim_everything(table)):
+        table.replace_partition(EU, batch([row(7, 7, "eu")], keyed=False))
+    assert not claims_of(log_of(table).refresh().domains)
+
+
 # -- beside writers that never rest -----------------------------------------------------------------------------------
 
 

@@ -8,9 +8,12 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -19,12 +22,14 @@ import lakebed
 from lakebed.cli import main
 from lakebed.discovery import tables_below
 from lakebed.errors import StoreUnavailable
+from lakebed.log.holds import held_versions, holds_of
 from lakebed.log.table_log import TableLog
 from lakebed.pipeline.database_section import Hours, hours_of
 from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.positions.verified import Verified, comparison_of, note_verified, verified_of, verifying_of
 from lakebed.verify import continuous, databases
 from lakebed.verify.continuous import Continuous, Results, Schedule
+from lakebed.verify.databases import Databases
 from lakebed.verify.proof import DAYS_MAX, SAVE_SECONDS, Found, GoingOn, Proof
 from lakebed.verify.report import Repaired, TableReport
 from lakebed.verify.source import Pace
@@ -263,6 +268,35 @@ def test_a_table_whose_log_takes_no_results_waits_for_its_turn_like_all_others(
         if len(found) == 3:
             stop.set()
     assert found == ["public.orders"]
+
+
+def test_a_table_that_another_process_has_compared_meanwhile_is_left_to_it(
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakebed.create(Path(shop.path, "public/lines"), SCHEMA, keys=["id"])
+    other = log_of(lakebed.open(Path(shop.path, "public/orders")))
+
+    class Meanwhile(Equal):
+        def verify(self, name: str, root: str) -> TableReport:
+            shown = Verified(time_ms=other.now_ms(), outcome="equal", position="0/17", version=0, rows=0)
+            note_verified(other, shown)
+            return super().verify(name, root)
+
+    monkeypatch.setattr(continuous, "Databases", Meanwhile)
+    assert [report.table for report in Continuous(shop, Waits()).reports()] == ["public.lines"]
+
+
+def test_versions_that_are_compared_at_one_position_are_held_until_the_end(
+    shop: DatabasePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(lakebed.open(Path(shop.path, "public/orders")))
+    monkeypatch.setattr(Databases, "_of_postgres", lambda self: (mock.Mock(), mock.Mock()))
+    monkeypatch.setattr(databases, "topic_of", lambda snapshot: "shop.public.orders")
+    monkeypatch.setattr(Databases, "_reaching", lambda *_: SimpleNamespace(reach=lambda position: log.refresh()))
+    with closing(Databases(shop)) as found:
+        found.freeze({"public.orders": log.root})
+        assert held_versions(log.refresh().domains, log.now_ms()) == {0}
+    assert not holds_of(log.refresh().domains)
 
 
 def test_a_store_that_does_not_answer_once_ends_nothing(

@@ -40,6 +40,7 @@ class Shop:
     prefix: str
     partitions: int = 2
     config: dict[str, str] = field(default_factory=dict)
+    topic_id: str | None = None  # that the table is told of
     written: int = 0
 
     def __post_init__(self) -> None:
@@ -79,7 +80,8 @@ class Shop:
         found = Introduced(TableName("public.orders"), self.table, pipeline.database.wishes_for("public.orders"))
         ingest = ingest_of(pipeline, self.topic, found, KafkaDatabaseReader(kafka_settings(pipeline.source)))
         ends = end_offsets(self.kafka.bootstrap, self.topic, self.partitions)
-        run_alone(ingest.batch([Range(self.topic, n, 0, end, is_first=True) for n, end in ends.items()]), run_here)
+        ranges = [Range(self.topic, n, 0, end, topic_id=self.topic_id, is_first=True) for n, end in ends.items()]
+        run_alone(ingest.batch(ranges), run_here)
 
 
 def many(shop: Shop) -> None:
@@ -129,6 +131,14 @@ def test_a_topic_without_its_oldest_records_must_be_compacted(
     assert (
         "the oldest records of short_topics.public.orders are gone, and it is not compacted" in capsys.readouterr().err
     )
+
+
+def test_a_topic_that_was_made_anew_is_not_the_one_of_the_table(
+    kafka: KafkaServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many(shop := Shop(kafka, tmp_path, "topics_made_anew", topic_id="of the one before"))
+    assert main(["verify", str(shop.file), "--topics"]) == 2
+    assert "is not the one any more that the table was read from" in capsys.readouterr().err
 
 
 def test_other_comparisons_are_not_made_at_the_same_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
