@@ -18,8 +18,6 @@ round, since a merge may have moved them.
 from __future__ import annotations
 
 import logging
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,7 +30,6 @@ from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput, VersionNotFound
 from lakebed.far_times import python_values
-from lakebed.keyindex.key_index import KeyIndex
 from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part
 from lakebed.log.commit_kind import restores, settles
 from lakebed.log.snapshot import Snapshot
@@ -45,20 +42,13 @@ from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.part_filter import NO_KEYS, KeyRanges
 from lakebed.parts.row_origins import row_versions
 from lakebed.resolve.groups import States, newest_of_groups
-from lakebed.resolve.locate import (
-    IndexLocator,
-    KeyLocator,
-    ScanLocator,
-    index_key_types,
-    lookup_schema,
-    payload_types,
-    read_keys,
-)
-from lakebed.storage.local_folders import process_folder
+from lakebed.resolve.locate import KeyLocator, ScanLocator, lookup_schema, read_keys
+from lakebed.resolve.locators import JoiningKeys
 from lakebed.storage.part_storage import PartStorage
 
-_SCANS_MAX = 5  # how often the keys that join are read to find changes among them; after that they are in an index
 _logger = logging.getLogger("lakebed.partitions")
+NEW_ROW = "give the row that value, or leave it out"
+OLD_ROW = "delete the key, so that the row comes back dead, and apply the row again after that"
 
 _Rows = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
@@ -84,8 +74,10 @@ class Joining:
     _going: Mapping[str, Part] = field(default_factory=dict)
     _pending: dict[str, ChangePart] = field(default_factory=dict)
     _deletes: list[tuple[Part, _Rows, pa.Table]] = field(default_factory=list)
-    _scans: int = 0
-    _index: KeyIndex | None = None
+    _own: JoiningKeys = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own = JoiningKeys(self.parts, self.storage)
 
     def look(self, snapshot: Snapshot, going: Mapping[str, Part]) -> str | None:
         """Compare the rows with what the table has. ``going``: the parts that leave when they come.
@@ -100,7 +92,7 @@ class Joining:
         for part in sorted(self._pending.values(), key=lambda part: part.order):
             if self.ranges.may_meet(part):
                 keys = pa.Table.from_batches(read_keys(part, spec, self.storage))
-                found = self._own(keys.select(list(spec.keys)), spec)
+                found = self._own.lookup(spec, keys.select(list(spec.keys)))
                 if self._matters(part, keys, found):
                     if part.domain in snapshot.tail:
                         return "changes of the same keys, or of the partition, kept coming in"
@@ -119,10 +111,7 @@ class Joining:
 
     def close(self) -> None:
         """Delete the index, if there is one."""
-        if self._index is not None:
-            folder = self._index.folder
-            self._index.close()
-            shutil.rmtree(folder, ignore_errors=True)
+        self._own.close()
 
     # -- what came since ---------------------------------------------------------------------------------------------
 
@@ -153,18 +142,6 @@ class Joining:
             return True
         leaving = self._in_base(keys.select(list(self._spec.keys)), self._going)
         return len(leaving) > 0
-
-    def _own(self, keys: pa.Table, spec: WriteSpec) -> pa.Table:
-        """The rows that join with these keys."""
-        if not self.parts:
-            return lookup_schema(spec).empty_table()
-        if self._scans < _SCANS_MAX:
-            self._scans += 1
-            return ScanLocator(spec, self.storage).lookup(self.parts, keys)
-        if self._index is None:
-            folder = process_folder() / f"joining-{uuid.uuid4().hex}"
-            self._index = KeyIndex(folder, index_key_types(spec), payload_types(spec))
-        return IndexLocator(self._index, spec, self.storage).lookup(self.parts, keys)
 
     # -- comparing ---------------------------------------------------------------------------------------------------
 
@@ -208,19 +185,20 @@ class Joining:
         lost = is_delete & _yes(pc.greater(hits[SEQUENCE_COLUMN], sequences))
         if self.detached is None:
             self._refuse_lost(coming, probes[lost])
-            keys = coming.select(list(spec.keys)).take(pa.array(np.unique(probes[is_delete])))
-            remembering = {path: self._base[path] for path in set(hits["part"].to_pylist())}
-            require_newest(
-                keys, remembering | {part.path: part}, self._read, self.storage, self.deletion_vectors,
-                ScanLocator(spec, self.storage), whose=self.whose,
-            )  # fmt: skip
-            return
-        tied = np.flatnonzero(is_delete & _yes(pc.equal(hits[SEQUENCE_COLUMN], sequences)))
-        lost[tied] = self._are_later(hits.take(tied), part, coming_places[probes[tied]])
+        else:
+            tied = np.flatnonzero(is_delete & _yes(pc.equal(hits[SEQUENCE_COLUMN], sequences)))
+            lost[tied] = self._are_later(hits.take(tied), part, coming_places[probes[tied]])
         if lost.any():
             dead = BitMap64(coming_places[probes[lost]].astype(np.uint64))
             self.lost[part.path] = self.lost.get(part.path, BitMap64()) | dead
-        if part.deletes:
+        keys = coming.select(list(spec.keys)).take(pa.array(np.setdiff1d(probes[is_delete], probes[lost])))
+        whose, remedy = (self.whose, NEW_ROW) if self.detached is None else (f"the rows of {self.whose}", OLD_ROW)
+        remembering = {path: self._base[path] for path in set(hits["part"].to_pylist())}
+        require_newest(
+            keys, remembering | {part.path: part}, self._read, self.storage, self.deletion_vectors,
+            ScanLocator(spec, self.storage), whose=whose, remedy=remedy,
+        )  # fmt: skip
+        if self.detached is not None and part.deletes:
             at = np.flatnonzero(_yes(pc.equal(rows[OP_COLUMN], DELETE)))
             at = at[np.unique(self._older(part, places[at], rows.take(at))["probe"].to_numpy())]
             if len(at):
@@ -328,8 +306,9 @@ def require_newest(
     locator: KeyLocator,
     *,
     whose: str,
+    remedy: str = NEW_ROW,
 ) -> None:
-    """Raises InvalidInput naming one of the keys of which the table remembers newer values than its new row has.
+    """Raises InvalidInput naming one of the keys of which the table remembers newer values than its row has that joins.
 
     Where a row has the values of several changes, some wait for a row: they would appear in it with the next change of the key.
     ``parts``: those of the new rows, and of what is remembered, by path.
@@ -347,8 +326,7 @@ def require_newest(
                 key = named_key(snapshot, new.select(list(spec.keys)).slice(at, 1))
                 raise InvalidInput(
                     f"{whose} have the key {key}, of which the table remembers {remembered!r} as a newer "
-                    f"{hidden.get(name) or snapshot.columns.logical_name(name)} than {own!r}: give the row that value, or "
-                    "leave it out"
+                    f"{hidden.get(name) or snapshot.columns.logical_name(name)} than {own!r}: {remedy}"
                 )
 
 

@@ -7,16 +7,14 @@ is committed meanwhile counts after it:
 2. In a table with keys tasks check that each key is once among the rows, and live in none of the parts that stay
    (``Tasks.check``). With ``sequence_by`` deletes that these parts remember are looked up among the rows.
 3. The commit removes the region's parts and adds the new ones. Changes that came since are about other keys mostly, which the
-   ranges in the log show. Those of the region or of one of the keys are settled, as before any replacement, and their rows
-   leave with the region. The same commit brings them once more, as the newest changes (``Since``). So every version shows what
-   the log says in its order: the rows, then the changes; and so does a copy that follows ``changes``.
+   ranges in the log show. The same commit brings the others once more, as the newest changes (``overwrite_since``). So every
+   version shows what the log says in its order: the rows, then the changes; and so does a copy that follows ``changes``.
 4. In a table without keys rows that were appended since stay where they are.
 5. What can't be done once more ends the overwrite, and nothing was changed (Contention): rows that left or came otherwise than
    by a change, a ``delete`` or ``update`` of such rows, changes without all values, sums, and first rows.
 
-A row whose key a later change is about joins the base dead. With ``sequence_by`` it does so only if the change is not older.
-
-Where rows are replaced, not partitions, they are marked dead where they are, and later changes stay (``overwrite_since``).
+Where rows are replaced, not partitions, they are marked dead where they are. An attempt to commit settles nothing, and does only
+with those changes something that came since the one before: that is why it ends beside a stream (``overwrite_since``).
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from lakebed.operations.commit_changes import discard
 from lakebed.operations.joining import require_newest
 from lakebed.operations.mutate import Matching, rows_marked_dead
 from lakebed.operations.mutation import Mutation
-from lakebed.operations.overwrite_since import Since, named_key
+from lakebed.operations.overwrite_since import After, Since, named_key
 from lakebed.operations.region import Region, overwritten, require_inside, require_same_shape
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -61,7 +59,7 @@ class Tasks:
     """Raises InvalidInput naming a key that is twice in the first parts, or in the first and live in the second. The text says
     what the first ones are."""
     locator: Callable[[WriteSpec], KeyLocator]
-    """Finds some keys in many parts."""
+    """Finds some keys in the new parts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +70,8 @@ class Overwriting:
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
     settle: Callable[[], object]
+    locator: Callable[[WriteSpec], KeyLocator]
+    """Finds keys in the base."""
     tasks: Tasks
     operation: Operation
     region_of: Callable[[Snapshot], Region]
@@ -87,7 +87,9 @@ class Overwriting:
         since = Since(
             log=self.log,
             storage=self.storage,
-            locator=self.tasks.locator,
+            deletion_vectors=self.deletion_vectors,
+            in_base=self.locator,
+            by_tasks=self.tasks.locator,
             operation=self.operation,
             began=began,
             region=region,
@@ -112,7 +114,7 @@ class Overwriting:
             nonlocal unsettled
             try:
                 propose = self._proposal if since.matching is None else self._proposal_of_rows
-                proposal = propose(snapshot, spec, region, since)
+                proposal = propose(snapshot, spec, since)
             except Contention:  # nothing of it was committed, and nothing is tried again
                 discard_all()
                 raise
@@ -122,7 +124,10 @@ class Overwriting:
         def discard_all() -> None:
             discard([*written, *since.written], self.storage)
 
-        return commit_loop(self.log, self.operation, build, newest=newest, discard=discard_all, repeatable=False)
+        try:
+            return commit_loop(self.log, self.operation, build, newest=newest, discard=discard_all, repeatable=False)
+        finally:
+            since.close()
 
     def _matching(self, region: Region, began: Snapshot) -> Matching | None:
         if region.rows is None:
@@ -178,64 +183,64 @@ class Overwriting:
         keys = deletes.select(list(spec.keys)).take(found["probe"])
         require_newest(keys, {**new, part.path: part}, began, self.storage, self.deletion_vectors, locator, whose=whose)
 
-    def _proposal(self, snapshot: Snapshot, spec: WriteSpec, region: Region, since: Since) -> Proposal[int] | NotYet:
+    def _proposal(self, snapshot: Snapshot, spec: WriteSpec, since: Since) -> Proposal[int] | NotYet:
         """Steps 3 to 5."""
         since.follow(snapshot)
         require_same_shape(spec, snapshot)
+        if joined := since.joined(snapshot):
+            self.tasks.check(snapshot, list(since.parts.values()), joined, f"the rows for {since.region.name}")
         going = since.going(snapshot)
-        ranges = KeyRanges.of([*since.parts.values(), *going.values()] if spec.keys else (), spec, region.has)
-        if spec.keys and any(map(ranges.may_meet, snapshot.tail.values())):
-            return NotYet("changes of the same keys, or of the same partitions, kept coming in")
-        again, lost = since.again(snapshot)
-        vectors = self.deletion_vectors.write(lost)
+        after = since.partitions(snapshot, going)
+        if isinstance(after, NotYet):
+            return after
         leaving = removals(snapshot, going.values(), int(time.time() * 1000))
-        coming: list[Action] = [AddPart(part.marked(vectors.get(path))) for path, part in since.parts.items()]
-        coming += [AddChangePart(part) for part in again]
         access = ReadWriteSet(
             parts={path: part.partition_key for path, part in going.items()},
+            change_parts=after.awaited,
             claimed=frozenset(going),  # a claim that comes first must end too
             domains=frozenset(action.domain for action in leaving if isinstance(action, Domain)),
-            joining=ranges,
+            joining=after.ranges,
         )
+        return self._proposed(leaving, since, after, access, snapshot, {"parts": len(going)})
 
-        metrics = {"parts": len(going), "rows": sum(part.rows for part in since.parts.values())}
-        if again:
-            metrics["changesKept"] = sum(part.rows for part in again)
-        return self._proposed([*leaving, *coming], access, region, snapshot, metrics)
-
-    def _proposal_of_rows(self, snapshot: Snapshot, spec: WriteSpec, region: Region, since: Since) -> Proposal[int]:
+    def _proposal_of_rows(self, snapshot: Snapshot, spec: WriteSpec, since: Since) -> Proposal[int]:
         """Steps 3 to 5, where rows leave and not whole partitions."""
         since.follow(snapshot)
         require_same_shape(spec, snapshot)
-        leaving, lost = since.rows(snapshot)
-        vectors = self.deletion_vectors.write(lost)
+        leaving, after = since.rows(snapshot)
         concerned = {path: snapshot.parts[path] for path in leaving}
-        actions = rows_marked_dead(snapshot, leaving, self.deletion_vectors)
-        actions += [AddPart(part.marked(vectors.get(path))) for path, part in since.parts.items()]
         access = ReadWriteSet(
             parts={path: part.partition_key for path, part in concerned.items()},
-            change_parts=since.awaited(snapshot),
-            joining=KeyRanges.of([*since.parts.values(), *concerned.values()] if spec.keys else (), spec),
+            change_parts=after.awaited,
+            joining=after.ranges,
             inserts_missing=True,  # another overwrite may bring rows that match, and take away none of these parts
         )
-        rows = sum(part.rows for part in since.parts.values())
-        metrics = {"parts": len(leaving), "rows": rows, "rowsMarkedDead": sum(map(len, leaving.values()))}
-        return self._proposed(actions, access, region, snapshot, metrics)
+        metrics = {"parts": len(leaving), "rowsMarkedDead": sum(map(len, leaving.values()))}
+        marked = rows_marked_dead(snapshot, leaving, self.deletion_vectors)
+        return self._proposed(marked, since, after, access, snapshot, metrics)
 
     def _proposed(
         self,
-        actions: Sequence[Action],
+        leaving: Sequence[Action],
+        since: Since,
+        after: After,
         access: ReadWriteSet,
-        region: Region,
         snapshot: Snapshot,
         metrics: Mapping[str, int],
     ) -> Proposal[int]:
+        vectors, region = self.deletion_vectors.write(after.lost), since.region
+        coming: list[Action] = [AddPart(part.marked(vectors.get(path))) for path, part in since.parts.items()]
+        coming += map(AddChangePart, after.again)
+        metrics = {**metrics, "rows": sum(part.rows for part in since.parts.values())}
+        if after.again:
+            metrics["changesKept"] = sum(part.rows for part in after.again)
+
         def result(committed: Committed) -> int:
             self.log.checkpoint_if_due(committed.snapshot, slack=2)
             return committed.version
 
         return Proposal(
-            actions=[*actions, replaced(region.partition, region.where)],
+            actions=[*leaving, *coming, replaced(region.partition, region.where)],
             access=access,
             result=result,
             parameters=overwritten(region, snapshot),

@@ -1,14 +1,34 @@
 """What others committed while an overwrite wrote its rows: what of it ends the overwrite, and what counts after it.
 
-Where whole partitions are replaced, changes of them are brought once more (``overwrite``). Where rows are, by a condition on any
-columns, nothing need be brought once more, since what later changes left stays where it is:
+**Whole partitions are replaced** (``Since.partitions``): changes of them, and of the keys of new rows, are brought once more, as
+the newest changes; so are all changes since then of the same keys, in order, so that they end as they did.
 
-1. In a table with keys rows leave that match in the newest version, unless a change of their key came since. In one without,
-   those that match and were not appended since.
-2. A new row joins dead if a change of its key came since; with ``sequence_by`` only if the change is not older. If it is older,
-   the row that it left dies.
-3. A change that lost against a row that leaves would not have lost without it: it ends the overwrite. So do changes that can't be
+1. A change part of the tail whose keys may be among the rows that leave or join, by the ranges in the log, is brought once more
+   whole, and stays in the tail. Nothing is looked up: the commit of the new rows is between it and what repeats it, and settling
+   both over the new rows leaves what settling the second one does.
+2. So is a part that was settled into a replaced partition: its rows leave.
+3. Of any other settled part those changes are brought once more whose keys are among the new rows. Such a new row joins dead, so
+   that no key is live twice; with ``sequence_by`` a change that is older than it ends the overwrite.
+4. The commit conflicts with a settle of the parts of step 1, and with other changes that may be about these keys.
+
+**Rows are replaced**, by a condition on any columns (``Since.rows``). What later changes left in the base stays where it is:
+
+1. In a table with keys rows leave that match in the newest version, unless a settled change of their key came since. In one
+   without, those that match and were not appended since.
+2. A new row joins dead if a settled change of its key came since; with ``sequence_by`` only if the change is not older. If it is
+   older, the row that it left dies.
+3. Change parts of the tail are brought once more, as above.
+4. A change that lost against a row that leaves would not have lost without it: it ends the overwrite. So do changes that can't be
    told by their keys, of rows that left or of new ones (``_why_not_repeatable``).
+
+**Changes that can't be repeated** came, if only of other keys: then keys of the tail are looked up too. Those that are about rows
+that leave are settled first.
+
+**Why it ends beside a stream.** An attempt reads the key of a change, looks it up among the new rows if the change was settled
+elsewhere, and writes it again. The next one does so for what came or was settled meanwhile. So its time follows the number of
+these changes, not that of the new rows: only the first look-up, by tasks, and the next few read the keys of these; after that an
+index has them (``resolve.locators``). If changes are treated faster than they come, each attempt is shorter than the one before,
+until one is done before the next batch comes. Beside changes that can't be repeated it need not end.
 """
 
 from __future__ import annotations
@@ -26,26 +46,43 @@ from pyroaring import BitMap64
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.far_times import python_rows
 from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Domain, Part, RemovePart, partition_key
-from lakebed.log.commit_kind import REWRITES, kind_of, restores, truncates
+from lakebed.log.commit_kind import REWRITES, kind_of, restores, settles, truncates
+from lakebed.log.commit_loop import NotYet
 from lakebed.log.entries import PURGED, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
+from lakebed.operations.commit_changes import discard
 from lakebed.operations.mutate import Matching
 from lakebed.operations.region import Region
 from lakebed.parts.change_rows import read_change_part
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec, write_spec_of
-from lakebed.parts.part_filter import KeyRanges, parts_that_may_overlap
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.part_filter import NO_KEYS, KeyRanges, parts_that_may_overlap
 from lakebed.parts.write import WrittenPart, write_parts
-from lakebed.resolve.locate import KeyLocator, read_keys
+from lakebed.resolve.locate import KeyLocator, lookup_schema, read_keys
+from lakebed.resolve.locators import JoiningKeys
 from lakebed.resolve.whole_rows import indices_by_part
 from lakebed.sql import by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
-_LOOKUP_ROWS = 500_000
 _Flags = npt.NDArray[np.bool_]
 Dying = dict[str, BitMap64]
 """Rows by the paths of their parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    """What counts after the new rows."""
+
+    again: Sequence[ChangePart] = ()
+    """The parts that bring changes once more."""
+    lost: Dying = field(default_factory=dict)
+    """The new rows that join dead, because of changes."""
+    awaited: frozenset[str] = frozenset()
+    """Changes of the tail that nobody may settle before the commit."""
+    ranges: KeyRanges = NO_KEYS
+    """The keys that no other change may be about that comes before the commit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +91,9 @@ class Since:
 
     log: TableLog
     storage: PartStorage
-    locator: Callable[[WriteSpec], KeyLocator]
+    deletion_vectors: DeletionVectorCache
+    in_base: Callable[[WriteSpec], KeyLocator]
+    by_tasks: Callable[[WriteSpec], KeyLocator]  # finds many keys
     operation: Operation
     began: Snapshot
     region: Region
@@ -63,11 +102,14 @@ class Since:
     written: list[WrittenPart] = field(default_factory=list)  # what brings changes once more
     _version: int = -1  # the newest one that was looked at
     _came: list[ChangePart] = field(default_factory=list)
+    _joined: list[Part] = field(default_factory=list)  # parts that came otherwise, but for those of ``joined``
     _keys: dict[str, pa.Table] = field(default_factory=dict)  # of change parts: their keys, and what orders them
     _found: dict[str, pa.Table] = field(
         default_factory=dict
     )  # of change parts: where their keys are among the new rows
     _again: dict[str, tuple[_Flags, Sequence[WrittenPart]]] = field(default_factory=dict)
+    _about_others: set[str] = field(default_factory=set)  # of change parts that can't be repeated, and need not be
+    _later: JoiningKeys | None = None  # finds their keys among the new rows, but for the first time
 
     def follow(self, snapshot: Snapshot) -> None:
         """Note the changes that came. Raises Contention for what can't be done once more."""
@@ -82,7 +124,15 @@ class Since:
             if why := self._forbids(commit):
                 raise self._contention(f"version {commit.version}, which {why}, came first")
             self._came += [action.part for action in commit.actions if isinstance(action, AddChangePart)]
+            self._joined += _joined_by(commit)
         self._version = snapshot.version
+
+    def joined(self, snapshot: Snapshot) -> list[Part]:
+        """The parts with rows that were no changes, and that may have keys of new rows, since this was asked before."""
+        spec, joined = write_spec_of(snapshot), self._joined
+        self._joined = []
+        ranges = KeyRanges.of(self.parts.values() if spec.keys and joined else (), spec)
+        return list(filter(ranges.may_meet, joined))
 
     def going(self, snapshot: Snapshot) -> dict[str, Part]:
         """The parts that leave. Raises Contention if rows that stay are in one of them."""
@@ -95,68 +145,73 @@ class Since:
                 raise self._contention("rows that were appended since were merged with those that leave")
         return old
 
-    def again(self, snapshot: Snapshot) -> tuple[list[ChangePart], dict[str, BitMap64]]:
-        """The parts with the changes that count once more, and the new rows that are dead because of them, by path."""
-        spec = write_spec_of(snapshot)
-        ranges = KeyRanges.of(self.parts.values(), spec, self.region.has)
-        near = [part for part in self._came if ranges.may_meet(part)]
-        if not spec.keys or not near:
-            return [], {}
-        self._find(near, spec)
-        keys = [self._concerned(part, spec) for part in near]
-        concerned = pa.concat_tables(keys)
-        if not len(concerned):
-            return [], {}
-        paths = {part.path for part in near}
-        others = [part for part in self._came if part.path not in paths]
-        beside = parts_that_may_overlap(connect(), others, spec.schema, concerned)
-        lost: dict[str, BitMap64] = {}
-        out: list[ChangePart] = []
-        for part in sorted([*near, *beside], key=lambda part: part.order):
-            chosen = _among(self._keys_of(part, spec).select(list(spec.keys)), concerned)
-            if not chosen.any():
-                continue
-            self._require_repeatable(part, spec)
-            for one in self._rows_again(part, chosen, spec):
-                out.append(one.change_part(len(out), late=part.late))
-            if part.path in paths:
+    def partitions(self, snapshot: Snapshot, going: Mapping[str, Part]) -> After | NotYet:
+        """What counts after the rows of whole partitions. ``going``: the parts that leave. Raises Contention."""
+        spec, has = write_spec_of(snapshot), self.region.has
+        if not spec.keys:
+            return After(ranges=KeyRanges((), (), has))
+        new = KeyRanges.of(self.parts.values(), spec, has)
+        both = KeyRanges.of([*self.parts.values(), *going.values()], spec, has)
+        tail, settled = self._divided(snapshot)
+        tail, settled = list(filter(both.may_meet, tail)), list(filter(new.may_meet, settled))
+        exact = [part for part in tail if not has(part.partition_key)] if self._needs_look_up(spec) else []
+        if self._are_live(exact, going, snapshot, spec):
+            return NotYet("changes of rows that leave kept coming in, beside some that can't be brought once more")
+        looked_up = [*exact, *(part for part in settled if not has(part.partition_key))]
+        self._find(looked_up, spec)
+        about = {part.path: self._found[part.path]["probe"] for part in looked_up}
+        concerned = [
+            keys.take(about[part.path]) if part.path in about else keys
+            for part in (*tail, *settled)
+            for keys in [self._keys_of(part, spec).select(list(spec.keys))]
+        ]
+        lost: Dying = {}
+        for part in settled:
+            if part.path in about:
                 self._note_lost(part, snapshot, spec, lost)
-        return out, lost
+        again = self._once_more(concerned, self._came, [*tail, *settled], spec)
+        return After(again=again, lost=lost, awaited=frozenset(part.domain for part in tail), ranges=both)
 
-    def rows(self, snapshot: Snapshot) -> tuple[Dying, Dying]:
-        """The rows of the base that leave, and the new rows that are dead because of later changes.
+    def rows(self, snapshot: Snapshot) -> tuple[Dying, After]:
+        """The rows of the base that leave, where not whole partitions do, and what counts after the new ones.
 
         Raises Contention for what can't be told.
         """
         assert self.matching is not None
         leaving, spec = self.matching.of(snapshot), write_spec_of(snapshot)
         if not spec.keys:
-            return self._not_appended_since(leaving, snapshot), {}
-        if not self._came:
-            return leaving, {}
-        self._find(self._came, spec)
+            return self._not_appended_since(leaving, snapshot), After()
+        ranges = KeyRanges.of([*self.parts.values(), *_some(snapshot, leaving).values()], spec)
+        tail, settled = self._divided(snapshot)
+        near = list(filter(ranges.may_meet, tail))
+        looked_up, whole = (self._came, []) if self._needs_look_up(spec) else (settled, near)
+        self._find(looked_up, spec)
         lost: Dying = {}
-        for part in self._came:
+        for part in looked_up:
             self._require_repeatable_rows(part, spec)
             self._note_lost(part, snapshot, spec, lost)
-        keys = pa.concat_tables([self._keys_of(part, spec) for part in self._came])
-        hits = self.locator(spec).lookup(_some(snapshot, leaving), keys.select(list(spec.keys)))
-        is_later = _are_later(keys, hits, spec)
-        for path, at in indices_by_part(hits["part"]).items():
-            rows = hits["row"].to_numpy()[at]
-            later = _bitmap(rows[is_later[at]])
-            if (_bitmap(rows) - later) & leaving[path]:
-                raise self._contention("a change came late for one of the rows that it replaces")
-            leaving[path] -= later
-        return self._with_outweighed(leaving, lost, snapshot, spec), lost
+        if looked_up:
+            keys = pa.concat_tables([self._keys_of(part, spec) for part in looked_up])
+            hits = self.in_base(spec).lookup(snapshot.parts, keys.select(list(spec.keys)))
+            is_later = _are_later(keys, hits, spec)
+            for path, at in indices_by_part(hits["part"]).items():
+                if path not in leaving:
+                    continue
+                rows = hits["row"].to_numpy()[at]
+                later = _bitmap(rows[is_later[at]])
+                if (_bitmap(rows) - later) & leaving[path]:
+                    raise self._contention("a change came late for one of the rows that it replaces")
+                leaving[path] -= later
+        concerned = [self._keys_of(part, spec).select(list(spec.keys)) for part in whole]
+        again = self._once_more(concerned, tail, whole, spec)
+        leaving = self._with_outweighed(leaving, lost, looked_up, snapshot, spec)
+        ranges = KeyRanges.of([*self.parts.values(), *_some(snapshot, leaving).values()], spec)
+        return leaving, After(again=again, lost=lost, awaited=frozenset(part.domain for part in near), ranges=ranges)
 
-    def awaited(self, snapshot: Snapshot) -> frozenset[str]:
-        """The changes of the tail that are about new rows.
-
-        A settle may bring a row of them that is older than the new one of its key. It must die then, and is not there yet.
-        """
-        about_new = {part.path for part in self._came if len(self._found.get(part.path, ()))}
-        return frozenset(domain for domain, part in snapshot.tail.items() if part.path in about_new)
+    def close(self) -> None:
+        """Delete what was kept on the local disk."""
+        if self._later is not None:
+            self._later.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -166,20 +221,68 @@ class Since:
             raise self._contention("rows that were appended since were merged with those that leave")
         return {path: leaving[path] for path in parts}
 
-    def _with_outweighed(self, leaving: Dying, lost: Dying, snapshot: Snapshot, spec: WriteSpec) -> Dying:
+    def _divided(self, snapshot: Snapshot) -> tuple[list[ChangePart], list[ChangePart]]:
+        """The change parts that came: those of the tail, and those that were settled."""
+        tail = [part for part in self._came if part.domain in snapshot.tail]
+        return tail, [part for part in self._came if part.domain not in snapshot.tail]
+
+    def _needs_look_up(self, spec: WriteSpec) -> bool:
+        """Whether some changes can't be repeated, so that others can't be without a look at whom they are about."""
+        return any(self._why_not_repeatable(part, spec) for part in self._came)
+
+    def _are_live(
+        self, some: Sequence[ChangePart], among: Mapping[str, Part], snapshot: Snapshot, spec: WriteSpec
+    ) -> bool:
+        """Whether some of these changes are about live rows of some parts of the base."""
+        if not some:
+            return False
+        keys = pa.concat_tables([self._keys_of(part, spec).select(list(spec.keys)) for part in some])
+        hits = self.in_base(spec).lookup(snapshot.parts, keys)
+        return any(
+            path in among and _bitmap(hits["row"].to_numpy()[at]) - self.deletion_vectors.of(among[path])
+            for path, at in indices_by_part(hits["part"]).items()
+        )
+
+    def _once_more(
+        self, keys: Sequence[pa.Table], came: Sequence[ChangePart], near: Sequence[ChangePart], spec: WriteSpec
+    ) -> list[ChangePart]:
+        """Parts that bring all changes of these keys again, of those that came. ``near`` are the parts that have some."""
+        if not sum(map(len, keys)):
+            return []
+        concerned, paths = pa.concat_tables(keys), {part.path for part in near}
+        others = [part for part in came if part.path not in paths]
+        beside = parts_that_may_overlap(connect(), others, spec.schema, concerned)
+        out: list[ChangePart] = []
+        parts = sorted([*near, *beside], key=lambda part: part.order)
+        for part, chosen in zip(parts, self._chosen(parts, concerned, spec), strict=True):
+            if chosen.any():
+                self._require_repeatable(part, spec)
+                for one in self._rows_again(part, chosen, spec):
+                    out.append(one.change_part(len(out), late=part.late))
+        return out
+
+    def _chosen(self, parts: Sequence[ChangePart], concerned: pa.Table, spec: WriteSpec) -> list[_Flags]:
+        """Which changes of each part have one of the keys."""
+        keys = [self._keys_of(part, spec).select(list(spec.keys)) for part in parts]
+        ends = np.cumsum([len(table) for table in keys])
+        return np.split(_among(pa.concat_tables(keys), concerned), ends[:-1])
+
+    def _with_outweighed(
+        self, leaving: Dying, lost: Dying, came: Sequence[ChangePart], snapshot: Snapshot, spec: WriteSpec
+    ) -> Dying:
         """The rows that leave, and those of changes that are older than the new rows of their keys."""
         assert self.matching is not None
         if spec.sequence_column is None:
             return {path: rows for path, rows in leaving.items() if rows}
         older = []
-        for part in self._came:
+        for part in came:
             found = self._found[part.path]
             places = zip(found["part"].to_pylist(), found["row"].to_pylist(), strict=True) if len(found) else ()
             living = [at for at, (path, row) in enumerate(places) if row not in lost.get(path, ())]
             older.append(self._keys_of(part, spec).take(found["probe"].take(pa.array(living, pa.int64()))))
-        keys = pa.concat_tables(older).select(list(spec.keys))
-        if len(keys):
-            hits = self.locator(spec).lookup(snapshot.parts, keys)
+        if sum(map(len, older)):
+            keys = pa.concat_tables(older).select(list(spec.keys))
+            hits = self.in_base(spec).lookup(snapshot.parts, keys)
             for path, at in indices_by_part(hits["part"]).items():
                 rows = _bitmap(hits["row"].to_numpy()[at]) - self.matching.deletion_vectors.of(snapshot.parts[path])
                 leaving[path] = leaving.get(path, BitMap64()) | rows
@@ -188,18 +291,19 @@ class Since:
     def _require_repeatable_rows(self, part: ChangePart, spec: WriteSpec) -> None:
         """``_require_repeatable``, if changes of the part are about rows that left, or about new ones."""
         assert self.matching is not None
-        if self._why_not_repeatable(part, spec) is None:
+        if part.path in self._about_others or self._why_not_repeatable(part, spec) is None:
             return
         is_concerned = len(self._found[part.path]) > 0
         if not is_concerned and (matched := self.matching.of(self.began)):
             keys = self._keys_of(part, spec).select(list(spec.keys))
-            hits = self.locator(spec).lookup(_some(self.began, matched), keys)
+            hits = self.by_tasks(spec).lookup(_some(self.began, matched), keys)
             is_concerned = any(
                 matched[path] & _bitmap(hits["row"].to_numpy()[at])
                 for path, at in indices_by_part(hits["part"]).items()
             )
         if is_concerned:
             self._require_repeatable(part, spec)
+        self._about_others.add(part.path)
 
     def _forbids(self, commit: Commit) -> str | None:
         """What a commit did that can't be done once more; None if there is nothing of that."""
@@ -249,36 +353,33 @@ class Since:
             self._keys[part.path] = pa.Table.from_batches(read_keys(part, spec, self.storage))
         return self._keys[part.path]
 
-    def _find(self, near: Sequence[ChangePart], spec: WriteSpec) -> None:
-        """Look the keys of changes up among the new rows, many parts at a time."""
-        new = [part for part in near if part.path not in self._found]
-        while new:
-            several: list[ChangePart] = []
-            while new and sum(part.rows for part in several) < _LOOKUP_ROWS:
-                several.append(new.pop(0))
-            tables = [self._keys_of(part, spec).select(list(spec.keys)) for part in several]
-            found = self.locator(spec).lookup(self.parts, pa.concat_tables(tables)) if self.parts else None
-            start = 0
-            for part, keys in zip(several, tables, strict=True):
-                if found is None:
-                    self._found[part.path] = pa.table({"probe": pa.array([], pa.int64())})
-                    continue
-                probes = found["probe"].to_numpy()
-                at = np.flatnonzero((probes >= start) & (probes < start + len(keys)))
-                own = found.take(pa.array(at))
-                self._found[part.path] = own.set_column(0, "probe", pa.array(probes[at] - start))
-                start += len(keys)
-
-    def _concerned(self, part: ChangePart, spec: WriteSpec) -> pa.Table:
-        """The keys of changes that count once more: those of the region, and those of new rows."""
-        keys = self._keys_of(part, spec).select(list(spec.keys))
-        return keys if self.region.has(part.partition_key) else keys.take(self._found[part.path]["probe"])
+    def _find(self, some: Sequence[ChangePart], spec: WriteSpec) -> None:
+        """Look the keys of changes up among the new rows."""
+        new = [part for part in some if part.path not in self._found]
+        if not new:
+            return
+        tables = [self._keys_of(part, spec).select(list(spec.keys)) for part in new]
+        keys = pa.concat_tables(tables)
+        if not self.parts:
+            found = lookup_schema(spec).empty_table()
+        elif self._later is None:
+            found = self.by_tasks(spec).lookup(self.parts, keys)
+            self._later = JoiningKeys(self.parts, self.storage)
+        else:
+            found = self._later.lookup(spec, keys)
+        probes, start = found["probe"].to_numpy(), 0
+        for part, table in zip(new, tables, strict=True):
+            at = np.flatnonzero((probes >= start) & (probes < start + len(table)))
+            self._found[part.path] = found.take(pa.array(at)).set_column(0, "probe", pa.array(probes[at] - start))
+            start += len(table)
 
     def _rows_again(self, part: ChangePart, chosen: _Flags, spec: WriteSpec) -> Sequence[WrittenPart]:
         """Files with these changes of a part; those of an earlier attempt, if they are the same changes."""
         before = self._again.get(part.path)
         if before is not None and np.array_equal(before[0], chosen):
             return before[1]
+        if before is not None:
+            discard(before[1], self.storage)
         rows = read_change_part(part, spec, self.storage).filter(pa.array(chosen))
         files = list(write_parts(rows, spec, self.storage))
         self.written += files
@@ -305,6 +406,15 @@ class Since:
         for path, row, is_dead in zip(found["part"].to_pylist(), found["row"].to_pylist(), replaces, strict=True):
             if is_dead:
                 lost.setdefault(path, BitMap64()).add(row)
+
+
+def _joined_by(commit: Commit) -> list[Part]:
+    """The parts that a commit brought into the base with rows that were no changes, such as those of a partition."""
+    if settles(commit):
+        return []
+    marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
+    added = [action.part for action in commit.actions if isinstance(action, AddPart) and action.data_change]
+    return [part for part in added if part.path not in marked]
 
 
 def _some(snapshot: Snapshot, rows: Dying) -> dict[str, Part]:

@@ -230,9 +230,10 @@ class Partitions:
             storage=self._storage,
             deletion_vectors=self._deletion_vectors,
             settle=self._settle,
+            locator=self._locator,
             tasks=Tasks(
                 write=lambda snapshot: self._written(region, rows, snapshot, has_op_column=False),
-                check=self._require_not_live,
+                check=self.require_not_live,
                 locator=lambda spec: ScanLocator(spec, self._storage),
             ),
             operation=Operation.OVERWRITE,
@@ -256,7 +257,7 @@ class Partitions:
             prepared = prepared.drop_columns([OP_COLUMN])
         return list(write_parts(stored_rows(prepared, spec), spec, self._storage))
 
-    def _require_not_live(self, snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
+    def require_not_live(self, snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
         spec, parts = write_spec_of(snapshot), {part.path: part for part in beside}
         for batch in (batch for part in new for batch in read_keys(part, spec, self._storage)):
             keys = pa.Table.from_batches([batch]).select(list(spec.keys))

@@ -1,16 +1,23 @@
-"""The locators that one process finds a table's keys with: its key index once it settles, the parts themselves until then."""
+"""The locators that one process finds a table's keys with: its key index once it settles, the parts themselves until then.
+
+Keys of parts that no version has yet are found in these parts (``JoiningKeys``).
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import threading
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.keyindex.key_runs import SUFFIX
+from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
 from lakebed.resolve.locate import (
     IndexLocator,
@@ -19,10 +26,14 @@ from lakebed.resolve.locate import (
     ReadLocator,
     ScanLocator,
     index_key_types,
+    lookup_schema,
     payload_types,
 )
-from lakebed.storage.local_folders import files_below, lock_folder, remove_unused
+from lakebed.storage.local_folders import files_below, lock_folder, process_folder, remove_unused
 from lakebed.storage.part_storage import PartStorage
+
+_SCANS_MAX = 5
+"""How often parts that join are read to find keys among them; after that their keys are in an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,39 @@ class Locators:
         remove_unused(self._index_folder.parent)
         is_rebuilt = before is not None or index.is_outdated
         return _Open(_shape(spec), index, IndexRebuild(index, self._storage.root) if is_rebuilt else None)
+
+
+class JoiningKeys:
+    """Finds keys in parts that are about to join the base.
+
+    It reads their keys a few times. Then it has an index of them, so that a look-up costs what it asks for, however many rows
+    join. For one thread.
+    """
+
+    def __init__(self, parts: Mapping[str, Part], storage: PartStorage) -> None:
+        self._parts = parts
+        self._storage = storage
+        self._scans = 0
+        self._index: KeyIndex | None = None
+
+    def lookup(self, spec: WriteSpec, keys: pa.Table) -> pa.Table:
+        """The rows with these keys, as a locator returns them."""
+        if not self._parts or not len(keys):
+            return lookup_schema(spec).empty_table()
+        if self._scans < _SCANS_MAX:
+            self._scans += 1
+            return ScanLocator(spec, self._storage).lookup(self._parts, keys)
+        if self._index is None:
+            folder = process_folder() / f"joining-{uuid.uuid4().hex}"
+            self._index = KeyIndex(folder, index_key_types(spec), payload_types(spec))
+        return IndexLocator(self._index, spec, self._storage).lookup(self._parts, keys)
+
+    def close(self) -> None:
+        """Delete the index, if there is one."""
+        if self._index is not None:
+            folder = self._index.folder
+            self._index.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files_in(folder: Path) -> dict[str, int]:

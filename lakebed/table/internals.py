@@ -210,6 +210,7 @@ class Internals:
             storage=self.storage,
             deletion_vectors=self.deletion_vectors,
             settle=self.settler.settle,
+            locator=self.settler.wide_locator(spark),
             tasks=Tasks(
                 write=lambda snapshot: write_sorted(frame, snapshot, self.path, region_of(snapshot).rows),
                 check=check,

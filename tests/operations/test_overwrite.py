@@ -267,12 +267,26 @@ def test_a_late_change_loses_too_if_it_is_settled_just_before_the_commit(tmp_pat
     assert values(table) == {1: 1, 3: 3, 4: 4, 7: 2}
 
 
-def test_a_change_that_lost_against_a_row_that_leaves_ends_the_overwrite(tmp_path: Path) -> None:
-    table = two_partitions(tmp_path, sequence_by="seq")
+@pytest.mark.parametrize("where", ["region = 'eu'", "value < 50 and region = 'eu'"], ids=["partitions", "rows"])
+def test_a_key_is_live_once_if_its_change_is_settled_just_before_the_commit(where: str, tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
     other = lakebed.open(table.path)
+    with before_its_commits(table, other.settle):
+        overwrite_by_tasks(table, bare(row(7, 7)), where, lambda: other.apply(batch([row(7, 70, "us")])))
+    assert table.doctor(deep=True).findings == ()
+    assert values(table) == {3: 3, 4: 4, 7: 70}
+
+
+def test_a_change_that_lost_against_a_row_that_leaves_ends_the_overwrite(tmp_path: Path) -> None:
+    """It counts after the rows if it is not settled yet."""
+    table = two_partitions(tmp_path, sequence_by="seq")
+    other, late = lakebed.open(table.path), batch([row(1, 100, "eu", 0)])
     with pytest.raises(Contention, match="a change came late for one of the rows that it replaces"):
-        overwrite_by_tasks(table, bare(), "value < 3", lambda: other.apply(batch([row(1, 100, "eu", 0)])))
+        overwrite_by_tasks(table, bare(), "value < 3", lambda: (other.apply(late), other.settle()))
     assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
+    overwrite_by_tasks(table, bare(), "value < 3", lambda: other.apply(late))
+    assert values(table) == {1: 100, 3: 3, 4: 4}
 
 
 @pytest.mark.parametrize("where", ["region = 'eu'", "value in (1, 2, 7, 8)"])
@@ -322,6 +336,28 @@ def test_of_two_overwrites_of_what_no_row_is_yet_the_second_ends(how: str, keyed
     assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4, 50: 60}
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("brings", [lakebed.Table.overwrite, lambda table, *_: table.attach_partition(detached(table))])
+def test_a_key_that_comes_into_another_partition_meanwhile_is_refused(
+    brings: Callable[..., object], late: bool, tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path)
+    table.detach_partition({"region": "us"})
+    other = lakebed.open(table.path)
+    bring = lambda: brings(other, bare(row(3, 3, "us")), "region = 'us'")  # noqa: E731
+    interrupted = before_its_commits(table, *([bring] if late else []))
+    with interrupted, pytest.raises(InvalidInput, match=r"have the key {'id': 3}, which is live in the table"):
+        overwrite_by_tasks(table, bare(row(3, 30)), "region = 'eu'", (lambda: None) if late else bring)
+    overwrite_by_tasks(table, bare(row(9, 9)), "region = 'eu'")
+    assert values(table).items() >= {3: 3, 9: 9}.items()
+    assert table.doctor(deep=True).findings == ()
+
+
+def detached(table: lakebed.Table) -> str:
+    [name] = table.inspect.detached()["name"].to_pylist()
+    return str(name)
+
+
 @pytest.mark.parametrize("scope", ["partition", "table"])
 def test_a_rewrite_of_other_rows_passes_unless_the_table_allows_one_at_a_time(scope: str, tmp_path: Path) -> None:
     table = two_partitions(tmp_path, properties={"lakebed.conflict_scope": scope})
@@ -346,9 +382,95 @@ def test_change_rows_tell_what_left_what_came_and_the_changes_that_count_after_i
     assert changes_of(table) == [("delete", 1), ("delete", 2), ("upsert", 1), ("upsert", 5)]
 
 
-def test_change_rows_delete_no_row_that_moved_to_another_partition_before(tmp_path: Path) -> None:
-    """Its change was a row of an earlier version, and so was settled before."""
+def test_change_rows_tell_again_of_a_row_that_moved_to_another_partition_before(tmp_path: Path) -> None:
+    """Where it was, it leaves only now."""
     table = two_partitions(tmp_path)
     other = lakebed.open(table.path)
     overwrite_by_tasks(table, bare(), "region = 'eu'", lambda: other.apply(batch([row(2, 200, "us")])))
-    assert changes_of(table) == [("delete", 1)]
+    assert changes_of(table) == [("delete", 1), ("delete", 2), ("upsert", 2)]
+    assert values(table) == {2: 200, 3: 3, 4: 4}
+
+
+class Stream:
+    """Commits one batch at each step: changes of rows that leave, join and stay, one that moves, and a new row."""
+
+    def __init__(self, table: lakebed.Table, settles: bool) -> None:
+        self.table = lakebed.open(table.path)
+        self.settles = settles
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        at, region = self.steps, "us" if self.steps % 2 else "eu"
+        changes = [row(1, at), row(3, at, "us"), row(5, at, region), row(100 + at, at, region)]
+        self.table.apply(batch([{**change, "seq": 10 + at} for change in changes]))
+        if self.settles:
+            self.table.settle()
+
+    def left(self, new: dict[int, int]) -> dict[int, int]:
+        return {
+            4: 4,
+            **new,
+            **dict.fromkeys((1, 3, 5), self.steps),
+            **{100 + at: at for at in range(1, 1 + self.steps)},
+        }
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("sequence_by", [None, "seq"])
+@pytest.mark.parametrize("settles", [False, True], ids=["", "and its settle"])
+@pytest.mark.parametrize("seam", ["before each snapshot", "beside each look-up by tasks", "before many commits"])
+@pytest.mark.parametrize("where", ["region = 'eu'", "value < 50 and region = 'eu'"], ids=["partitions", "rows"])
+def test_an_overwrite_ends_beside_a_stream_that_commits_in_each_attempt(
+    where: str, seam: str, settles: bool, sequence_by: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_partitions(tmp_path, sequence_by=sequence_by)
+    table.settle()
+    stream, log = Stream(table, settles), log_of(table)
+    monkeypatch.setattr(log, "sleep", lambda seconds: None)
+
+    def meanwhile() -> None:
+        stream.step()
+        refresh = log.refresh
+        if seam == "before each snapshot":
+            monkeypatch.setattr(log, "refresh", lambda *args, **named: (stream.step(), refresh(*args, **named))[1])
+
+    beside_look_ups = stream.step if seam == "beside each look-up by tasks" else lambda: None
+    with before_its_commits(table, *([stream.step] * 9 if seam == "before many commits" else [])):
+        new = bare(row(1, 11), row(5, 45), row(6, 46))
+        version = overwrite_by_tasks(table, new, where, meanwhile, beside_look_ups)
+    monkeypatch.undo()
+    assert stream.steps < 20, "each attempt is as short as what came since the one before"
+    assert values(table) == stream.left({6: 46}) and version == table.version
+    assert table.doctor(deep=True).findings == ()
+    table.settle()
+    assert values(table) == stream.left({6: 46})
+    assert table.doctor(deep=True).findings == ()
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("where", ["region = 'eu'", "value < 100 and region = 'eu'"], ids=["partitions", "rows"])
+def test_a_settle_of_later_changes_under_way_goes_beside_the_commit(where: str, rows: int, tmp_path: Path) -> None:
+    """It read them before the overwrite commits, and commits after it."""
+    table = two_partitions(tmp_path, sequence_by="seq")
+    table.settle()
+    settling, ingest, log = lakebed.open(table.path), lakebed.open(table.path), log_of(table)
+    commit = log.commit
+
+    def committed_amid_a_settle(*arguments: Any, **named: Any) -> Any:
+        log.commit = commit  # type: ignore[method-assign]
+        outcome: list[Any] = []
+        with before_its_commits(settling, lambda: outcome.append(commit(*arguments, **named))):
+            settling.settle()
+        return outcome[0]
+
+    def meanwhile() -> None:
+        changes = [row(1, 101, seq=5), row(5, 105, "us", 5), row(3, 103, "us", 5), row(2, 0, "eu", 5, "d")]
+        ingest.apply(batch(changes))
+        log.commit = committed_amid_a_settle  # type: ignore[method-assign]
+
+    overwrite_by_tasks(table, bare(row(1, 11, seq=4), row(5, 5, seq=4), row(7, 7)).slice(0, rows), where, meanwhile)
+    for _ in range(2):
+        assert values(table) == {1: 101, 3: 103, 4: 4, 5: 105, **({7: 7} if rows else {})}
+        assert table.doctor(deep=True).findings == ()
+        table.settle()

@@ -190,6 +190,31 @@ def test_so_is_one_of_a_partition(how: str, tmp_path: Path) -> None:
     assert [one["id"] for one in people(table)] == [2]
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_partition_is_not_attached_while_newer_values_wait_for_one_of_its_rows(settled: bool, tmp_path: Path) -> None:
+    groups = {"lakebed.groups": GROUPS}
+    table = lakebed.create(
+        tmp_path / "t", PEOPLE, ["id"], sequence_by="changed", partition_by=["status"], properties=groups
+    )
+    table.apply([WHOLE, WHOLE | {"id": 2}])
+    name = table.detach_partition({"status": "s"})
+    sent(table, id=1, name="waits", named=9)
+    sent(table, id=2, name="waits", named=4)
+    if settled:
+        table.settle()
+    newer = (
+        "the rows of partition .* have the key {'id': 1}, of which the table remembers 'waits' as a newer name than 'N'"
+    )
+    with pytest.raises(InvalidInput, match=rf"{newer}: delete the key"):
+        table.attach_partition(name)
+    sent(table, "true", id=1, changed=6)
+    table.attach_partition(name)
+    assert [(one["id"], one["name"]) for one in people(table)] == [(2, "N")]
+    table.apply([WHOLE | {"changed": 7}])
+    assert [(one["id"], one["name"]) for one in people(table)] == [(1, "waits"), (2, "N")]
+    assert table.doctor(deep=True).findings == ()
+
+
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +248,7 @@ def test_a_purge_ends_an_overwrite_that_began_before(
     """Changes that it would bring once more may have had rows that were purged."""
     monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
     table = two_partitions(tmp_path)
+    table.settle()
     other = lakebed.open(table.path)
 
     def meanwhile() -> None:
@@ -232,6 +258,7 @@ def test_a_purge_ends_an_overwrite_that_began_before(
             monkeypatch.setattr(Clearing, "run", lambda self: [])
         other.purge("value = 4711")
 
-    with pytest.raises(Contention, match=r"purged rows|the log has lost what was committed since"):
-        overwrite_by_tasks(table, bare(row(7, 2)), where, meanwhile)
+    refused = pytest.raises(Contention, match=r"purged rows|the log has lost what was committed since")
+    with before_its_commits(table, meanwhile), refused:
+        overwrite_by_tasks(table, bare(row(7, 2)), where)
     assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}

@@ -767,17 +767,28 @@ class World:
         if not between and rng.random() < 0.5:
             self.table.overwrite(rows, where)
             return
+        came: list[Row] = []
+        began = False
 
-        def meanwhile() -> None:
-            for change in between:
-                self.other.apply(batch([change], self.keyed))
-                if rng.random() < 0.3:
-                    self.other.settle()
-            if self.keyed and rng.random() < 0.3:  # without keys, rows that stay would be merged with those that leave
+        def one_more() -> None:
+            if began and between:
+                came.append(between.pop(0))
+                self.other.apply(batch(came[-1:], self.keyed))
+            if began and rng.random() < 0.3:
+                self.other.settle()
+            if began and self.keyed and rng.random() < 0.2:  # else rows that stay would be merged with those that leave
                 merge_base(self.other)
 
-        overwrite_by_tasks(self.table, rows, where, meanwhile)
-        self.rows = self.applied(self.rows, between)
+        def meanwhile() -> None:
+            nonlocal began
+            began = True
+            for _ in range(rng.randrange(1 + len(between))):
+                one_more()
+
+        with before_its_commits(self.table, *[one_more] * 4, all_of_them=False):
+            overwrite_by_tasks(self.table, rows, where, meanwhile)
+        self.rows = self.applied(self.rows, came)
+        assert self.table.doctor(deep=True).findings == (), "no key is live twice"
 
     def detach(self, region: str | None, before: int) -> None:
         """Sometimes a change comes in between, and the detach takes its rows along, or leaves what it took away."""

@@ -33,6 +33,7 @@ from lakebed.parts import deletion_vector_cache, row_origins
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
+from lakebed.resolve import locators
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation import files, purge_stand_ins
 from tests.simulation.files import Row, of
@@ -224,7 +225,8 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (partitions, "write_parts", files.write_table),
             (joining, "read_keys", files.read_keys),
             (joining, "ScanLocator", lambda spec, storage: files.Locator(of(storage))),
-            (joining, "_SCANS_MAX", 1 << 30),
+            (locators, "ScanLocator", lambda spec, storage: files.Locator(of(storage))),
+            (locators, "_SCANS_MAX", 1 << 30),
         ]
         for place, name, stand_in in stand_ins:
             stack.enter_context(patch.object(place, name, stand_in))

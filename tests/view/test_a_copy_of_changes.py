@@ -219,16 +219,26 @@ class World:
         new = [change(id, 2 * self.serial, "new", region="us") for id in range(10) if id not in live]
         rows = as_arrow(new, self.table).select(self.table.schema.names)
 
-        def meanwhile() -> None:
-            for _ in range(self.random.choice([0, 1, 2])):
-                whole = [{**one, UNAVAILABLE_COLUMN: None} for one in self.some_changes()]
-                self.other.apply(as_arrow(whole, self.other))
-                if self.random.random() < 0.3:
-                    self.other.settle()
+        began = False
+
+        def one_more() -> None:
+            if not began:
+                return
+            whole = [{**one, UNAVAILABLE_COLUMN: None} for one in self.some_changes()]
+            self.other.apply(as_arrow(whole, self.other))
             if self.random.random() < 0.3:
+                self.other.settle()
+            if self.random.random() < 0.2:
                 merge(self.other)
 
-        overwrite_by_tasks(self.table, rows, where, meanwhile)
+        def meanwhile() -> None:
+            nonlocal began
+            began = True
+            for _ in range(self.random.choice([0, 1, 2])):
+                one_more()
+
+        with before_its_commits(self.table, *[one_more] * self.random.choice([0, 3]), all_of_them=False):
+            overwrite_by_tasks(self.table, rows, where, meanwhile)
 
     def check(self) -> None:
         """What lacks values is a row of no version until it is settled."""
