@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ import pytest
 import lakebed
 from lakebed.coordination import rewriting
 from lakebed.errors import Contention
+from lakebed.log.actions import Action, CommitInfo
 from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Outcome, TableLog
 from lakebed.operations import mutate_keyed, partitions
 from tests.internals import log_of
 
@@ -107,8 +110,24 @@ def test_the_rewrite_of_a_process_that_died_holds_others_up_until_its_lease_ends
         pass
     log.clock = lambda: time.time() + 121.0
     with rewriting.alone(log, Operation.DELETE):
+        died.__exit__(None, None, None)  # it only slept, and takes nothing from the other one
         [claim] = days.inspect.claims().to_pylist()
     assert (claim["kind"], claim["parts"], days.inspect.claims().num_rows) == ("DELETE", 0, 0)
+
+
+def test_the_scope_table_has_a_rewrite_worked_out_again_after_a_batch(
+    days: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, commit, came = lakebed.open(days.path), TableLog.commit, list[Any]()
+
+    def raced(log: TableLog, read: Snapshot, actions: Sequence[Action], info: CommitInfo, *rest: Any) -> Outcome:
+        if info.operation is Operation.DETACH_PARTITION and not came:
+            came.append(other.apply([{"id": 7, "day": "b"}]))
+        return commit(log, read, actions, info, *rest)
+
+    monkeypatch.setattr(TableLog, "commit", raced)
+    days.detach_partition({"day": "a"})
+    assert (len(came), sorted(rows(days))) == (1, [(1, "b"), (2, "c"), (7, "b")])
 
 
 def test_the_scope_table_allows_one_update_of_a_version_also_when_a_lease_ended_too_early(

@@ -379,6 +379,7 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
 
 def test_a_claim_that_comes_before_a_partition_is_replaced_ends_too(tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
+    table.settle()
     with before_its_commits(table, lambda: claim_everything(table)):
         table.replace_partition(EU, batch([row(7, 7, "eu")], keyed=False))
     assert not claims_of(log_of(table).refresh().domains)

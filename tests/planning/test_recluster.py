@@ -135,11 +135,13 @@ def test_neighbours_are_added_if_they_are_too_deep_themselves_or_small() -> None
     deep = [part(f"deep-{number}", 100, 200, 100 * MB, level=1) for number in range(4)]
     beside = part("beside", 190, 300, 70 * MB, level=1)
     tiny = part("tiny", 200, 210, MB, level=1)
+    touches = part("touches", 300, 310, MB, level=1)
     far = part("far", 400, 500, MB, level=1)
-    assert chosen(layout_of([*deep, beside, far, tiny]), "2")[0][1] == (
+    assert chosen(layout_of([*deep, beside, far, tiny, touches]), "2")[0][1] == (
         "beside",
         *(f"deep-{n}" for n in range(4)),
         "tiny",
+        "touches",
     )
     shallow = [part("left", 0, 101, 70 * MB, level=1), part("right", 199, 300, 70 * MB, level=1)]
     hot = [part(f"hot-{number}", 150, 160, 70 * MB, level=1) for number in range(4)]
