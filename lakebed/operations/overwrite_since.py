@@ -25,15 +25,16 @@ the newest changes; so are all changes since then of the same keys, in order, so
 that leave are settled first.
 
 **Why it ends beside a stream.** An attempt reads the key of a change, looks it up among the new rows if the change was settled
-elsewhere, and writes it again. The next one does so for what came or was settled meanwhile. So its time follows the number of
-these changes, not that of the new rows: only the first look-up, by tasks, and the next few read the keys of these; after that an
-index has them (``resolve.locators``). If changes are treated faster than they come, each attempt is shorter than the one before,
-until one is done before the next batch comes. Beside changes that can't be repeated it need not end.
+elsewhere, and writes it again. The next one does so for what came or was settled meanwhile, and only compares the keys of earlier
+ones. So its time follows the number of changes, not that of the new rows: only the first look-up, by tasks, and the next few read
+the keys of these; after that an index has them (``resolve.locators``). If changes are treated faster than they come, each attempt
+is shorter than the one before, until one is done before the next batch comes. Beside changes that can't be repeated it need not
+end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,7 @@ from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import KeyLocator, lookup_schema, read_keys
 from lakebed.resolve.locators import JoiningKeys
 from lakebed.resolve.whole_rows import indices_by_part
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql import by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -108,6 +110,10 @@ class Since:
         default_factory=dict
     )  # of change parts: where their keys are among the new rows
     _again: dict[str, tuple[_Flags, Sequence[WrittenPart]]] = field(default_factory=dict)
+    _judged: set[str] = field(default_factory=set)  # settled change parts that ``partitions`` has looked at
+    _concerned: dict[str, pa.Table] = field(default_factory=dict)  # of change parts: the keys that count once more
+    _lost: Dying = field(default_factory=dict)
+    _statistics: StatisticsCache = field(default_factory=StatisticsCache)
     _about_others: set[str] = field(default_factory=set)  # of change parts that can't be repeated, and need not be
     _later: JoiningKeys | None = None  # finds their keys among the new rows, but for the first time
 
@@ -153,24 +159,26 @@ class Since:
         new = KeyRanges.of(self.parts.values(), spec, has)
         both = KeyRanges.of([*self.parts.values(), *going.values()], spec, has)
         tail, settled = self._divided(snapshot)
-        tail, settled = list(filter(both.may_meet, tail)), list(filter(new.may_meet, settled))
+        tail = list(filter(both.may_meet, tail))
         exact = [part for part in tail if not has(part.partition_key)] if self._needs_look_up(spec) else []
         if self._are_live(exact, going, snapshot, spec):
             return NotYet("changes of rows that leave kept coming in, beside some that can't be brought once more")
-        looked_up = [*exact, *(part for part in settled if not has(part.partition_key))]
-        self._find(looked_up, spec)
-        about = {part.path: self._found[part.path]["probe"] for part in looked_up}
-        concerned = [
-            keys.take(about[part.path]) if part.path in about else keys
-            for part in (*tail, *settled)
-            for keys in [self._keys_of(part, spec).select(list(spec.keys))]
-        ]
-        lost: Dying = {}
+        settled = [part for part in settled if part.path not in self._judged]
         for part in settled:
-            if part.path in about:
-                self._note_lost(part, snapshot, spec, lost)
-        again = self._once_more(concerned, self._came, [*tail, *settled], spec)
-        return After(again=again, lost=lost, awaited=frozenset(part.domain for part in tail), ranges=both)
+            self._judged.add(part.path)
+            self._concerned.pop(part.path, None)
+        elsewhere = [part for part in settled if new.may_meet(part) and not has(part.partition_key)]
+        self._find([*exact, *elsewhere], spec)
+        for part in elsewhere:
+            self._note_lost(part, snapshot, spec, self._lost)
+        for part in (*exact, *elsewhere):
+            self._concerned[part.path] = self._only_keys(part, spec).take(self._found[part.path]["probe"])
+        looked_up = {part.path for part in exact}
+        for part in (*tail, *(part for part in settled if has(part.partition_key))):
+            if part.path not in looked_up:
+                self._concerned[part.path] = self._only_keys(part, spec)
+        again = self._once_more(self._concerned.values(), self._came, spec)
+        return After(again=again, lost=self._lost, awaited=frozenset(part.domain for part in tail), ranges=both)
 
     def rows(self, snapshot: Snapshot) -> tuple[Dying, After]:
         """The rows of the base that leave, where not whole partitions do, and what counts after the new ones.
@@ -202,8 +210,7 @@ class Since:
                 if (_bitmap(rows) - later) & leaving[path]:
                     raise self._contention("a change came late for one of the rows that it replaces")
                 leaving[path] -= later
-        concerned = [self._keys_of(part, spec).select(list(spec.keys)) for part in whole]
-        again = self._once_more(concerned, tail, whole, spec)
+        again = self._once_more([self._only_keys(part, spec) for part in whole], tail, spec)
         leaving = self._with_outweighed(leaving, lost, looked_up, snapshot, spec)
         ranges = KeyRanges.of([*self.parts.values(), *_some(snapshot, leaving).values()], spec)
         return leaving, After(again=again, lost=lost, awaited=frozenset(part.domain for part in near), ranges=ranges)
@@ -236,24 +243,22 @@ class Since:
         """Whether some of these changes are about live rows of some parts of the base."""
         if not some:
             return False
-        keys = pa.concat_tables([self._keys_of(part, spec).select(list(spec.keys)) for part in some])
+        keys = pa.concat_tables([self._only_keys(part, spec) for part in some])
         hits = self.in_base(spec).lookup(snapshot.parts, keys)
         return any(
             path in among and _bitmap(hits["row"].to_numpy()[at]) - self.deletion_vectors.of(among[path])
             for path, at in indices_by_part(hits["part"]).items()
         )
 
-    def _once_more(
-        self, keys: Sequence[pa.Table], came: Sequence[ChangePart], near: Sequence[ChangePart], spec: WriteSpec
-    ) -> list[ChangePart]:
-        """Parts that bring all changes of these keys again, of those that came. ``near`` are the parts that have some."""
-        if not sum(map(len, keys)):
+    def _once_more(self, keys: Iterable[pa.Table], came: Sequence[ChangePart], spec: WriteSpec) -> list[ChangePart]:
+        """Parts that bring all changes of these keys again, of those that came."""
+        some = [each for each in keys if len(each)]
+        if not some:
             return []
-        concerned, paths = pa.concat_tables(keys), {part.path for part in near}
-        others = [part for part in came if part.path not in paths]
-        beside = parts_that_may_overlap(connect(), others, spec.schema, concerned)
+        concerned = pa.concat_tables(some)
+        parts = parts_that_may_overlap(connect(), came, spec.schema, concerned, self._statistics)
+        parts.sort(key=lambda part: part.order)
         out: list[ChangePart] = []
-        parts = sorted([*near, *beside], key=lambda part: part.order)
         for part, chosen in zip(parts, self._chosen(parts, concerned, spec), strict=True):
             if chosen.any():
                 self._require_repeatable(part, spec)
@@ -263,7 +268,7 @@ class Since:
 
     def _chosen(self, parts: Sequence[ChangePart], concerned: pa.Table, spec: WriteSpec) -> list[_Flags]:
         """Which changes of each part have one of the keys."""
-        keys = [self._keys_of(part, spec).select(list(spec.keys)) for part in parts]
+        keys = [self._only_keys(part, spec) for part in parts]
         ends = np.cumsum([len(table) for table in keys])
         return np.split(_among(pa.concat_tables(keys), concerned), ends[:-1])
 
@@ -277,7 +282,9 @@ class Since:
         older = []
         for part in came:
             found = self._found[part.path]
-            places = zip(found["part"].to_pylist(), found["row"].to_pylist(), strict=True) if len(found) else ()
+            if not len(found):
+                continue
+            places = zip(found["part"].to_pylist(), found["row"].to_pylist(), strict=True)
             living = [at for at, (path, row) in enumerate(places) if row not in lost.get(path, ())]
             older.append(self._keys_of(part, spec).take(found["probe"].take(pa.array(living, pa.int64()))))
         if sum(map(len, older)):
@@ -295,7 +302,7 @@ class Since:
             return
         is_concerned = len(self._found[part.path]) > 0
         if not is_concerned and (matched := self.matching.of(self.began)):
-            keys = self._keys_of(part, spec).select(list(spec.keys))
+            keys = self._only_keys(part, spec)
             hits = self.by_tasks(spec).lookup(_some(self.began, matched), keys)
             is_concerned = any(
                 matched[path] & _bitmap(hits["row"].to_numpy()[at])
@@ -353,12 +360,15 @@ class Since:
             self._keys[part.path] = pa.Table.from_batches(read_keys(part, spec, self.storage))
         return self._keys[part.path]
 
+    def _only_keys(self, part: ChangePart, spec: WriteSpec) -> pa.Table:
+        return self._keys_of(part, spec).select(list(spec.keys))
+
     def _find(self, some: Sequence[ChangePart], spec: WriteSpec) -> None:
         """Look the keys of changes up among the new rows."""
         new = [part for part in some if part.path not in self._found]
         if not new:
             return
-        tables = [self._keys_of(part, spec).select(list(spec.keys)) for part in new]
+        tables = [self._only_keys(part, spec) for part in new]
         keys = pa.concat_tables(tables)
         if not self.parts:
             found = lookup_schema(spec).empty_table()

@@ -139,7 +139,11 @@ def parts_that_may_hold(
 
 
 def parts_that_may_overlap(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, values: pa.Table
+    connection: duckdb.DuckDBPyConnection,
+    files: Sequence[_File],
+    schema: pa.Schema,
+    values: pa.Table,
+    statistics: StatisticsCache | None = None,
 ) -> list[_File]:
     """The files that may hold a row whose values are all between the least and the greatest in ``values``.
 
@@ -148,7 +152,7 @@ def parts_that_may_overlap(
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names or not len(values):
         return list(files)
-    statistics = StatisticsCache()
+    statistics = StatisticsCache() if statistics is None else statistics
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     for at, name in enumerate(names):
         bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), statistics)
