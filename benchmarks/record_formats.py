@@ -22,12 +22,12 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import message_factory
 
-from lakebed.decode.avro.reader import AvroReader
-from lakebed.decode.avro.schema import encoded, parse_schema
 from lakebed.decode.decoder import RecordReader
 from lakebed.decode.json.objects import JsonParser
 from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.native.library import library
+from lakebed.decode.typed.avro_reader import AvroReader
+from lakebed.decode.typed.avro_schema import encoded, parse_schema
 from lakebed.decode.typed.protobuf_reader import ProtobufReader, compiled
 
 BATCH_ROWS = 16_384

@@ -46,8 +46,8 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
-from lakebed.log.file_names import LOG_FOLDER
 from lakebed.log.removals import DROPPED_FOLDER
+from lakebed.log.stores import LOG_FOLDER
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.object_store import Folders
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root

@@ -24,7 +24,7 @@
 
 An error has a text, for people, and data, for programs: ``table``, ``version`` and ``path``, and some classes have more. Data
 that is unknown, or does not apply, is None. Errors can be pickled and copied with their data. Spark and DuckDB pass on text
-alone; ``error_transport`` carries errors through them.
+alone; ``failures`` carries errors through them.
 
 A conflict between two commits is not an error but a value: see ``lakebed.log.table_log``.
 """

@@ -33,8 +33,7 @@ from lakebed.errors import InvalidInput
 from lakebed.far_times import python_rows
 from lakebed.quoting import literal, quote
 from lakebed.settings import suggest
-from lakebed.storage.engine import WILDCARDS, connect, connect_sealed
-from lakebed.storage.file_errors import is_failed_stream, naming_unreadable
+from lakebed.storage.engine import WILDCARDS, connect, connect_sealed, is_failed_stream, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 # -- The pieces of SQL that all queries over parts share -------------------------------------------------------------------

@@ -10,7 +10,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakebed.error_transport import (
+from lakebed.errors import Contention, Corrupt, InvalidChanges, LakebedError, StoreUnavailable, Unexpected
+from lakebed.failures import (
     MARKER,
     Transported,
     as_text,
@@ -21,8 +22,7 @@ from lakebed.error_transport import (
     methods_cross_spark,
     noted,
 )
-from lakebed.errors import Contention, Corrupt, InvalidChanges, LakebedError, StoreUnavailable, Unexpected
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import naming_unreadable
 from lakebed.storage.range_files import HOST, RangeFileSystem
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 import lakebed
 from lakebed import errors
 from lakebed.cli.exit_codes import exit_code_of
-from lakebed.error_transport import decode, encode
 from lakebed.errors import LakebedError
+from lakebed.failures import decode, encode
 
 PAGE = Path(lakebed.__file__).parents[1] / "docs/errors.md"
 

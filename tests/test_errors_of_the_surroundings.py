@@ -24,7 +24,7 @@ from lakebed.monitoring.progress import Progress
 from lakebed.parts.arrow_source import unreadable
 from lakebed.pipeline.driver import why_no_jars
 from lakebed.storage.data_files import LocalPartStorage
-from lakebed.storage.file_errors import naming_unreadable, naming_unwritable
+from lakebed.storage.engine import naming_unreadable, naming_unwritable
 from lakebed.storage.local_folders import SpillBuckets, make_folders, raise_for, trouble
 from tests.internals import internals_of
 

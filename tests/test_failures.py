@@ -16,7 +16,6 @@ import lakebed
 from lakebed import errors, events
 from lakebed.compaction.scheduler import ScheduledJob
 from lakebed.compaction.table_maintainer import Chore, Pools, TableDuties, TableMaintainer
-from lakebed.error_transport import encode
 from lakebed.errors import (
     Contention,
     Corrupt,
@@ -34,6 +33,7 @@ from lakebed.failures import (
     UNKNOWN_FAILURES_MAX,
     Health,
     Restarts,
+    encode,
     failure_in,
     spark_job,
     unwell_here,

@@ -22,8 +22,8 @@ from lakebed.compaction.table_maintainer import Chore
 from lakebed.compaction.volatile import VolatileMerger, volatile_choice
 from lakebed.coordination.failing import forget_gone, has_gone, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import Cancelled
+from lakebed.failures import crosses_spark
 from lakebed.log.claims import claims_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput, VersionNotFound
+from lakebed.failures import methods_cross_spark
 from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
 from lakebed.log.commit_kind import CommitKind, is_append, kind_of
 from lakebed.log.snapshot import Snapshot

@@ -21,9 +21,8 @@ from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX
 from lakebed.compaction.scheduler import ScheduledJob
 from lakebed.compaction.table_maintainer import ROLE, TableDuties
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry
-from lakebed.failures import failure_in, failure_of
+from lakebed.failures import crosses_spark, failure_in, failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -59,7 +59,7 @@ from lakebed.resolve.counted_tail import crowded_keys_of
 from lakebed.resolve.locate import KeyLocator, columns_of_keys
 from lakebed.resolve.resolution import Resolution
 from lakebed.resolve.resolve import resolve
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:

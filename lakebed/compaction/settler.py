@@ -20,9 +20,8 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, is_as_of, settle
 from lakebed.coordination.failing import attempts_of, begin_settle, end_attempt, parked_settle, this_process
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import Retry
-from lakebed.failures import spark_job
+from lakebed.failures import crosses_spark, spark_job
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.entries import SETTLING
 from lakebed.log.snapshot import Snapshot

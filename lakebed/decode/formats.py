@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoder, DecoderSchema, RecordFormat
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.json_rows import JsonRows
 from lakebed.decode.json_schema import JsonSchemaFormat
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema, KeySchemas, RegisteredSchemas, Schemas
 from lakebed.errors import InvalidInput, MissingPrerequisite

@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from lakebed.decode.json.encoded_columns import Placeholder
 from lakebed.decode.json.objects import UNKNOWN_MAX, Parsed, Path
-from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Mismatch, Unreadable, loaded, shown, written
 from lakebed.decode.json.values import UnknownFields
 from lakebed.remarks import Counts, Names, Remark, remarks_on

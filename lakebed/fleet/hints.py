@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.log.file_names import LOG_FOLDER
+from lakebed.log.stores import LOG_FOLDER
 from lakebed.storage.roots import parse_root
 
 _FORMS = 'a list of roots of tables, or the JSON of S3\'s events with "Records"'

@@ -34,10 +34,9 @@ from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.hints import HintPace
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import SETTLED
-from lakebed.log.file_names import commit_name
 from lakebed.log.removals import purges_of
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import LogStore, has_object, open_store
+from lakebed.log.stores import LogStore, commit_name, has_object, open_store
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import due_ms as settle_due_ms

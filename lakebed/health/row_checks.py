@@ -47,8 +47,7 @@ from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
 from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats
 from lakebed.sql import aliases, named, parquet, scan_of, sql_type
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable, reason
+from lakebed.storage.engine import connect, naming_unreadable, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.view.arrow_scan import ScanFile, register_view
 

@@ -34,8 +34,7 @@ from lakebed.decode.row_changes import (
 from lakebed.errors import Contention, InvalidChanges, InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import BatchResult, Moved, WriteTask, Written, commit_written, in_tasks, write_arrow
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, evolved, first_names, with_rescued_column
-from lakebed.ingest.refusals import discard
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, discard, evolved, first_names, with_rescued_column
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot

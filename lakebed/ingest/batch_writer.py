@@ -29,9 +29,8 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.decode.decoder import Decoded, Tally, together
 from lakebed.decode.row_changes import split
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
-from lakebed.failures import spark_job
+from lakebed.failures import crosses_spark, spark_job
 from lakebed.lateness import Lateness, lateness
 from lakebed.log.actions import (
     Action,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.decode.row_changes import columns_left_out, names_in_rows
-from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.failures import first_line
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.fills import Fill, lacks, lacks_order
 from lakebed.quoting import quote_for_spark

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lakebed import events
 from lakebed.coordination.failing import parked_of
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry, Unexpected
-from lakebed.failures import Health, Outage
+from lakebed.failures import Health, Outage, crosses_spark
 from lakebed.ingest.database_member import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database_member import Failing, Ignored, Member, Open, ParkedTables, outage, ruling
 from lakebed.ingest.database_runner import Outcome, Runner, Skipped

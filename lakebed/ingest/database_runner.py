@@ -29,9 +29,8 @@ from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lakebed.error_transport import crosses_spark, decode, encode
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.failures import failure_in, spark_job
+from lakebed.failures import crosses_spark, decode, encode, failure_in, spark_job
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.database_member import Ignored, Member, Open
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork, run_alone, run_here

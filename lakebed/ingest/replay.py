@@ -79,8 +79,7 @@ from lakebed.sql import (
     registered,
 )
 from lakebed.storage.data_files import open_part_storage
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 
 RECORDS_MAX = 20_000  # of one commit
 BYTES_MAX = 64 << 20

@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 
 from lakebed.decode.decoder import Decoded
 from lakebed.decode.row_changes import RowChanges
-from lakebed.error_transport import crosses_spark
+from lakebed.failures import crosses_spark
 from lakebed.ingest.batch_writer import Answer, Written, in_tasks, slices
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.log.actions import PartitionKey, partition_key

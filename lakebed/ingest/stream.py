@@ -28,12 +28,11 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.decode.row_changes import RowChanges
-from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry, Unexpected
+from lakebed.failures import crosses_spark
 from lakebed.ingest.apply import bring_rows
 from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks
-from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.refusals import refuse
+from lakebed.ingest.evolving import Evolution, refuse
 from lakebed.ingest.table_batch import BatchDone, Reading, TableIngest, WriteWork, run_alone, run_here
 from lakebed.ingest.transform_files import BAD_LINE, RowsOfFiles
 from lakebed.ingest.transform_query import Transform

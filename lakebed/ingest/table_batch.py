@@ -34,8 +34,7 @@ from lakebed.ingest.batch_writer import (
     commit_written,
     in_this_process,
 )
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
-from lakebed.ingest.refusals import discard, refuse
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, discard, refuse
 from lakebed.lateness import Newest
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import Operation

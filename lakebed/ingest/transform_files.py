@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakebed.error_transport import crosses_spark
+from lakebed.failures import crosses_spark
 from lakebed.far_times import (
     DAY_MICROS,
     INFINITY_DAY,

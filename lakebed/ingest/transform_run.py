@@ -23,8 +23,7 @@ import pyarrow.compute as pc
 
 from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema, together
 from lakebed.decode.row_changes import RowChanges, row_as_json
-from lakebed.error_transport import crosses_spark
-from lakebed.failures import spark_job
+from lakebed.failures import crosses_spark, spark_job
 from lakebed.ingest.batch_writer import (
     Answer,
     ChangeStream,

@@ -34,10 +34,9 @@ from lakebed.errors import InvalidInput, LakebedError, TableNotFound, VersionNot
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.table_events import database_events_of, events_of, resync_of
 from lakebed.log.actions import Commit
-from lakebed.log.file_names import LOG_FOLDER
 from lakebed.log.log_reader import LogReader
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import open_store
+from lakebed.log.stores import LOG_FOLDER, open_store
 from lakebed.positions.point_log import FOLDER as DATABASE
 from lakebed.schema.metadata import Metadata
 from lakebed.storage.data_files import open_part_storage

@@ -33,11 +33,10 @@ from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound,
 from lakebed.log.actions import Commit
 from lakebed.log.checkpoint import decode_checkpoint
 from lakebed.log.commit_codec import decode_commit, digest_of
-from lakebed.log.file_names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.log.invariants import report_violations
 from lakebed.log.removals import require_there
 from lakebed.log.snapshot import Snapshot, apply, follows, statistics_of, without_expired
-from lakebed.log.stores import LogStore
+from lakebed.log.stores import LOG_FOLDER, LogFiles, LogStore, checkpoint_name, commit_name, log_files
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped
 from lakebed.schema.metadata import GATE_FEATURE, Protocol, require_format
 from lakebed.schema.widening import TYPE_WIDENING

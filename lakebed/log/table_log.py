@@ -59,11 +59,11 @@ from lakebed.log.conflicts import (
     find_conflict,
 )
 from lakebed.log.entries import DROPPED, Operation
-from lakebed.log.file_names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.log.removals import require_there
 from lakebed.log.snapshot import Snapshot, apply, follows
+from lakebed.log.stores import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.schema.column_mapping import COLUMN_MAPPING
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import FORMAT, GATE_FEATURE, Metadata, Protocol

@@ -60,8 +60,7 @@ from lakebed.parts.write import (
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
 from lakebed.sql import parquet
-from lakebed.storage.engine import cursor_of
-from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room, raise_own, reason
+from lakebed.storage.engine import cursor_of, is_out_of_memory, is_out_of_room, raise_own, reason
 from lakebed.storage.local_folders import SPILL_BUCKETS_MAX, SpillBuckets, process_folder
 from lakebed.storage.part_storage import PartStorage
 

@@ -63,8 +63,7 @@ from lakebed.settings import (
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.sql import aliases, by_place, file_literal, registered
 from lakebed.storage.data_files import open_part_storage
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import raise_own, reason
+from lakebed.storage.engine import connect, raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.version import ENGINE

@@ -22,10 +22,9 @@ from lakebed.discovery import TableName, tables_in
 from lakebed.errors import InvalidInput, TableDropped, TableNotFound
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.entries import Operation
-from lakebed.log.file_names import LOG_FOLDER, commit_name
 from lakebed.log.removals import Dropped, dropped_of, require_there, undropped
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import open_store
+from lakebed.log.stores import LOG_FOLDER, commit_name, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations.cleanup import time_of_cleaning
 from lakebed.operations.references import clear, drop, mark, unmark

@@ -42,8 +42,7 @@ from lakebed.parts.intact import naming_damaged
 from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote
 from lakebed.sql import Expression, oldest_value
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 KEYS_AT_ONCE = 100_000

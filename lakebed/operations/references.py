@@ -41,12 +41,11 @@ from lakebed.log.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
 from lakebed.log.entry_values import MS_MAX, reading
-from lakebed.log.file_names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.holds import Hold
 from lakebed.log.log_reader import LAST_CHECKPOINT
 from lakebed.log.removals import DROPPED_FOLDER
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import open_store
+from lakebed.log.stores import LOG_FOLDER, checkpoint_name, commit_name, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.schema.metadata import Metadata

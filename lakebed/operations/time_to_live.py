@@ -40,8 +40,7 @@ from lakebed.planning.time_to_live import Moment, OldParts, check_time_to_live, 
 from lakebed.quoting import literal
 from lakebed.resolve.locate import KeyLocator, read_keys
 from lakebed.sql import scan_of, sql_type
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 _EXPIRED_ROWS_SCHEMA = pa.schema(

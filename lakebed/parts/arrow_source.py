@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lakebed.errors import Corrupt, LakebedError
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
-from lakebed.storage.file_errors import refusal_in
+from lakebed.storage.engine import refusal_in
 from lakebed.storage.local_folders import trouble
 
 _SMALL_BYTES_MAX = 1 << 18

@@ -60,8 +60,7 @@ from lakebed.parts.intact import require_intact, verify_pages
 from lakebed.schema.nested import nullable, table_as_declared
 from lakebed.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.data_files import open_part_storage
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import is_missing_file, naming_unreadable
+from lakebed.storage.engine import connect, is_missing_file, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 _IS_WHOLE = " where coalesce(len({}), 0) = 0 and {} is not true"

@@ -28,8 +28,7 @@ from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.quoting import quote
 from lakebed.sql import aliases, parquet_of, registered, renamed_sql, scan_of, sql_type
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 ROW = "_lakebed_row"

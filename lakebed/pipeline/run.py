@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
 from lakebed.discovery import tables_below
-from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
-from lakebed.failures import Health, Restarts, failure_in, failure_of
+from lakebed.failures import Health, Restarts, failure_in, failure_of, first_line
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, said_by, said_here

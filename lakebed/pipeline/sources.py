@@ -25,8 +25,8 @@ from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import EVENTS, decoder, reads_headers
 from lakebed.decode.row_changes import names_in_rows
 from lakebed.decode.source_order import SourceRules
-from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.failures import first_line
 from lakebed.ingest.apply import OLDEST
 from lakebed.ingest.transform_files import Csv, RowsOfFiles
 from lakebed.ingest.transform_run import SourceRows

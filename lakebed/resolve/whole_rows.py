@@ -15,8 +15,7 @@ from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UNAV
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.schema.nested import as_declared
 from lakebed.sql import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 _Rows = npt.NDArray[np.int64]

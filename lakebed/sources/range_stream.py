@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
+from lakebed.failures import methods_cross_spark
 from lakebed.sources.source import Pace, RangePlanner, RangeReader, grouped
 from lakebed.sparks.streams import (
     DataSource,

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakebed.error_transport import first_line, from_spark
 from lakebed.errors import ClusterUnavailable, LakebedError
+from lakebed.failures import first_line, from_spark
 from lakebed.sparks.jvm import forget_session, has_ended, has_executors
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lakebed.error_transport import methods_cross_spark
+from lakebed.failures import methods_cross_spark
 
 
 class ReadLimit:

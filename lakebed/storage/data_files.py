@@ -24,7 +24,7 @@ import duckdb
 
 from lakebed.errors import LakebedError
 from lakebed.storage.counters import RequestCounter, StoreCounters
-from lakebed.storage.file_errors import naming_unwritable
+from lakebed.storage.engine import naming_unwritable
 from lakebed.storage.local_folders import (
     delete_each,
     fsync_folder,

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from fsspec import AbstractFileSystem
 
-from lakebed.error_transport import as_text
 from lakebed.errors import Unsupported
+from lakebed.failures import as_text
 
 BLOCK_BYTES = 256 << 10
 TAIL_BYTES = 1 << 20

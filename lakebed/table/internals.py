@@ -32,8 +32,7 @@ from lakebed.health.sampler import Sampler
 from lakebed.iceberg.publisher import BackgroundPublisher
 from lakebed.iceberg.publisher import tidy as tidy_iceberg
 from lakebed.ingest.apply import bootstrap
-from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.refusals import set_aside
+from lakebed.ingest.evolving import Evolution, set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.sorted_rows import write_sorted
 from lakebed.ingest.stream import FrameIngest, OffsetDocuments, RangeIngest, start_query

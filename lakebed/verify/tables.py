@@ -40,9 +40,8 @@ from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Column, LeftOut, OfKey, Rule, Shape, put
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
 from lakebed.verify.databases import chosen_tables, left_out, never_equal, report_of, topic_of
-from lakebed.verify.duck import ROWS, DuckRows, Relation, TableRelation
 from lakebed.verify.judging import day_of_number, moment_of_number, number_of_bits
-from lakebed.verify.lake import LakeTable
+from lakebed.verify.lake import ROWS, DuckRows, LakeTable, Relation, TableRelation
 from lakebed.verify.proof import Progress, Proof, no_progress
 from lakebed.verify.report import TableReport
 from lakebed.verify.source import Pace

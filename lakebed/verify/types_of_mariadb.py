@@ -25,7 +25,7 @@ from lakebed.verify.judging import day_of_number, moment_of_number, same_json, s
 from lakebed.verify.types_of_postgres import BITS_OF_BYTES
 
 TEXT_OF_DOUBLE = "lakebed_text_of_double"
-"""A function that ``duck`` adds to DuckDB."""
+"""A function that ``lake`` adds to DuckDB."""
 _SHORT_BYTES_MAX = 1_000_000
 _POINT_FORM_MAX = 15
 

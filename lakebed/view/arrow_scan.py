@@ -60,8 +60,7 @@ from lakebed.sql import (
     parsed,
     renamed_sql,
 )
-from lakebed.storage.engine import cursor_of
-from lakebed.storage.file_errors import may_be_damage
+from lakebed.storage.engine import cursor_of, may_be_damage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 

@@ -23,8 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakebed.coordination.schema_history import past_changes
-from lakebed.error_transport import crosses_spark, methods_cross_spark
 from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite, TableReplaced, VersionNotFound
+from lakebed.failures import crosses_spark, methods_cross_spark
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

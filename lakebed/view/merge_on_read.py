@@ -43,8 +43,7 @@ from lakebed.sql import (
     require_query,
     require_text,
 )
-from lakebed.storage.engine import connect, connect_alone
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, connect_alone, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import (

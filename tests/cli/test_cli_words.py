@@ -142,6 +142,8 @@ def test_another_word_leads_to_a_command_that_exists(word: str, capsys: pytest.C
     ("arguments", "said"),
     [
         ("show timeline t", "`lakebed show timeline` is `lakebed show commits`"),
+        ("doctor t", "`lakebed doctor` is `lakebed verify --self`"),
+        ("fleet run t", "`lakebed fleet` is `lakebed maintain`"),
         ("show partz t", "'partz' is none of figures, parts, "),
         ("show partz t", "did you mean parts?"),
         ("show lake/orders", "'lake/orders' is none of figures"),
@@ -150,9 +152,7 @@ def test_another_word_leads_to_a_command_that_exists(word: str, capsys: pytest.C
         ("clean t --only vacum", "did you mean vacuum?"),
     ],
 )
-def test_a_wrong_word_after_a_family_gets_the_right_one(
-    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_word_gets_the_right_one(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     from lakebed.cli import main
 
     with pytest.raises(SystemExit, match="2"):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.log.file_names import checkpoint_name
 from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import checkpoint_name
 from lakebed.table import internals, internals_of
 from tests.internals import log_of
 

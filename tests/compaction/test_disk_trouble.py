@@ -26,7 +26,7 @@ from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.log.claims import claims_of
 from lakebed.planning.settling import UploadRules
-from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room
+from lakebed.storage.engine import is_out_of_memory, is_out_of_room
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.errors import InvalidInput, StoreUnavailable, TableNotFound, VersionNotFound
-from lakebed.points.settled_points import SettledPoints
+from lakebed.points.keeper import SettledPoints
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy

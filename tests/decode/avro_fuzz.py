@@ -34,11 +34,11 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from lakebed.decode.avro.reader import AvroReader
-from lakebed.decode.avro.schema import parse_schema
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.native import build
 from lakebed.decode.native import library as native_library
+from lakebed.decode.typed.avro_reader import AvroReader
+from lakebed.decode.typed.avro_schema import parse_schema
 from tests.decode.avro_worlds import World, named_types
 from tests.decode.fuzz import plain
 

@@ -6,7 +6,7 @@ import random
 import struct
 from typing import Any
 
-from lakebed.decode.avro.schema import number
+from lakebed.decode.typed.avro_schema import number
 
 PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 LOGICAL = (

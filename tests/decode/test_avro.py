@@ -15,13 +15,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from lakebed.decode.avro import AvroFormat
-from lakebed.decode.avro.reader import AvroReader
-from lakebed.decode.avro.schema import number, parse_schema
 from lakebed.decode.decoder import ReadRecords
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.native.library import library
+from lakebed.decode.typed.avro_reader import AvroFormat, AvroReader
+from lakebed.decode.typed.avro_schema import number, parse_schema
 from tests.decode import avro_fuzz
 from tests.worlds import seeds
 
@@ -482,6 +481,6 @@ def test_the_native_reader_passes_sanitizers() -> None:
 
 
 def test_python_alone_reads_where_there_is_no_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakebed.decode.avro.reader.library", lambda: None)
+    monkeypatch.setattr("lakebed.decode.typed.avro_reader.library", lambda: None)
     point = parse_schema(json.dumps(POINT))
     assert AvroReader(point, point).read(pa.array([b"\2\0"], pa.binary())).rows.to_pylist() == [{"x": 1, "y": None}]

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.decode.avro.schema import encoded, number, parse_schema
 from lakebed.decode.json.text import Unreadable
+from lakebed.decode.typed.avro_schema import encoded, number, parse_schema
 from tests.decode.avro_fuzz import exactly
 from tests.decode.test_avro import POINT, fixed, logical, read, readers, record, refusal
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import decoder
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.ingest.batch_writer import Written, in_this_process

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.debezium.message_key import SHARD_FIELD
 from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema, RecordFormat
 from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.source_order import SourceRules
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.errors import InvalidSchema

@@ -15,7 +15,7 @@ import pytest
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import SchemaText, decoder
-from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.encoded_columns import Placeholder
 from lakebed.decode.json.values import JsonOptions
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from tests.decode.avro_events import avro_value, encoded, envelope, envelope_schema

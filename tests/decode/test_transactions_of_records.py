@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from lakebed.decode import slices
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.places import Transactions, regions_of
 from lakebed.decode.source_order import Described
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.positions.truncates import NO_CUTOFF

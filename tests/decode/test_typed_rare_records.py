@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.slices import UNFORESEEN
 from lakebed.decode.typed import records as typed_records
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.decode.typed.values import metadata_of

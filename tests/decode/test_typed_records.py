@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.json.values import JsonOptions
+from lakebed.decode.typed.avro_reader import AvroFormat
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.errors import InvalidInput, InvalidSchema

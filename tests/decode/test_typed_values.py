@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakebed.decode.json.columns import Missed
 from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
-from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.encoded_columns import Placeholder
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.typed import values as typed_values
 from lakebed.decode.typed.values import column_field, plain_values, read_column, without_unavailable

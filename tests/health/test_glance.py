@@ -19,8 +19,8 @@ from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
 from lakebed.health import sampler
 from lakebed.health.finding import Finding
 from lakebed.health.sampler import Glance
-from lakebed.log.file_names import commit_name
 from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import commit_name
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.positions.remarks import remark
 from lakebed.remarks import KINDS, Remark

@@ -13,9 +13,8 @@ from lakebed.errors import Corrupt, InvalidInput, TableNotFound, VersionNotFound
 from lakebed.listeners import feed as feed_module
 from lakebed.listeners.event_types import Dropped, Resync, TableEvent
 from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, At, Cursor, Feed
-from lakebed.log.file_names import commit_name
 from lakebed.log.log_reader import LogReader
-from lakebed.log.stores import LocalLogStore, open_store
+from lakebed.log.stores import LocalLogStore, commit_name, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import FOLDER, PointLog
 from tests.clock import Clock

@@ -19,11 +19,10 @@ import pytest
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.log.actions import AddPart, Commit, CommitInfo, Part, Transaction
 from lakebed.log.conflicts import BLIND, ConflictKind
-from lakebed.log.file_names import LOG_FOLDER, LogFiles, commit_name
 from lakebed.log.holds import trim_log_before
 from lakebed.log.log_reader import LogReader
 from lakebed.log.snapshot import Snapshot, apply, follows
-from lakebed.log.stores import MemoryLogStore
+from lakebed.log.stores import LOG_FOLDER, LogFiles, MemoryLogStore, commit_name
 from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings

@@ -20,9 +20,8 @@ from lakebed.errors import InvalidInput, StoreUnavailable, TableDropped, TableEx
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.conflicts import BLIND
 from lakebed.log.entries import DROPPED, Operation
-from lakebed.log.file_names import commit_name
 from lakebed.log.removals import DROPPED_FOLDER
-from lakebed.log.stores import LocalLogStore, open_store
+from lakebed.log.stores import LocalLogStore, commit_name, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations import drop as drops
 from lakebed.operations.drop import REMOVED_SCHEMA, remove_dropped

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from lakebed import create
 from lakebed.cli.commands.validate import effective_settings, validate
-from lakebed.error_transport import encode
 from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, TableDropped, Unexpected
-from lakebed.failures import failure_in
+from lakebed.failures import encode, failure_in
 from lakebed.pipeline.database.check import check_database
 from lakebed.pipeline.sections import GeneratorSection, JsonFormat, KafkaSection
 from lakebed.pipeline.settings import DatabasePipeline, Pipeline, load, maintenance_of, parse_pipeline

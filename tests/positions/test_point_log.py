@@ -11,8 +11,7 @@ from itertools import islice
 import pytest
 
 from lakebed.errors import Corrupt, VersionNotFound
-from lakebed.log.file_names import commit_name
-from lakebed.log.stores import MemoryLogStore
+from lakebed.log.stores import MemoryLogStore, commit_name
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import Point, PointLog, Settled, TableAt
 

@@ -247,7 +247,7 @@ def test_the_sickest_table_is_first_and_search_finds_tables(serve: Serve, page: 
     names = page.locator(".cards tbody th a")
     expect(names).to_have_text(["zulu", "alpha", "beta"])
     page.get_by_role("link", name="runbook").first.click()
-    expect(page.locator(".runbook pre")).to_contain_text("lakebed verify --self")
+    expect(page.locator(".runbook pre")).to_contain_text("lakebed verify")
     page.get_by_role("link", name="All tables").click()
     page.get_by_label("Search").fill("beta HEALTHY")
     expect(names).to_have_text(["beta"])

@@ -15,8 +15,7 @@ import lakebed
 from lakebed.verify.canonical import LeftOut, Rule, Shape
 from lakebed.verify.comparing import Key, Span, Tally
 from lakebed.verify.databases import shape_of, source_name, source_of
-from lakebed.verify.duck import bits_of_bytes, pairs_of_json
-from lakebed.verify.lake import LakeTable
+from lakebed.verify.lake import LakeTable, bits_of_bytes, pairs_of_json
 from lakebed.verify.postgres import SourceColumn
 from lakebed.verify.types_of_postgres import SourceType, rule_of
 from tests.internals import log_of

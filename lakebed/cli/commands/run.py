@@ -26,8 +26,8 @@ from lakebed.cli import exit_codes, logs
 from lakebed.cli.arguments import is_table, look_seconds, port_or_file, positive, some_port, until_stopped
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands, near_table
-from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, TableNotFound, Unexpected
+from lakebed.failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -196,7 +196,7 @@ def _add_show(commands: Commands) -> None:
         "--png", metavar="FILE", help="draw the parts over the sort key, and their depth"
     )
     costs = family.add(
-        "maintenance", "list what maintenance of tables cost, and would gain", show_maintenance, "lake", rows=True
+        "maintenance", "what maintenance of tables cost, and would gain", show_maintenance, "lake", rows=True
     )
     costs.add_argument("paths", nargs="+", metavar="PATH", help="a table, or a folder of tables")
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.json.connect_types import Kind, LogicalType
-from lakebed.decode.json.encoded_columns import fitted, of_digits, parsed_as, to_binary, to_decimal
-from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.encoded_columns import Placeholder, fitted, of_digits, parsed_as, to_binary, to_decimal
 from lakebed.decode.json.text import Number
 from lakebed.decode.json.values import MICROS_BELOW, MILLIS_BELOW, UNIT_OF_KIND, DecimalText, JsonOptions, binary_form
 from lakebed.far_times import INFINITY_MICROS, MINUS_INFINITY_MICROS, Unit, finite, infinities, with_ends

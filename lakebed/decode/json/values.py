@@ -33,8 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.decode.json.connect_types import INTEGER, PLAIN, Kind, LogicalType
-from lakebed.decode.json.encoded_columns import BinaryForm, bytes_of
-from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.encoded_columns import BinaryForm, Placeholder, bytes_of
 from lakebed.decode.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.far_times import (
     DAY_MICROS,

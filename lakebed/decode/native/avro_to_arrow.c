@@ -1,4 +1,4 @@
-/* Read Avro records into Arrow columns, as the steps of a program say (decode/avro/program.py, which explains them).
+/* Read Avro records into Arrow columns, as the steps of a program say (decode/typed/avro_program.py, which explains them).
  *
  * Each step reads the bytes of one value of the writer's schema and appends it to a column, or skips it. A record that is not
  * exactly one value is refused: its row is null in every column, and `faults` and `at` say why and which step found it.

@@ -39,8 +39,7 @@ from lakebed.decode.json.columns import (
     reader_for,
 )
 from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
-from lakebed.decode.json.encoded_columns import decimals_of_bytes, fitted
-from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.encoded_columns import Placeholder, decimals_of_bytes, fitted
 from lakebed.decode.json.text import Number, Unreadable
 from lakebed.decode.json.values import JsonOptions, convert, sent_names
 from lakebed.decode.source_order import metadata_type

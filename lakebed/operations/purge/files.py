@@ -32,11 +32,10 @@ from lakebed.errors import Contention, VersionNotFound
 from lakebed.iceberg.publisher import Publisher, unneeded_files
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.entries import Operation
-from lakebed.log.file_names import LOG_FOLDER
 from lakebed.log.holds import Hold, expire_before, holds_of, trim_log_before
 from lakebed.log.removals import LEASE_MS, PurgeState, next_fence, purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import open_store
+from lakebed.log.stores import LOG_FOLDER, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.references import (

@@ -56,8 +56,7 @@ from lakebed.quoting import literal, quote
 from lakebed.resolve.locate import KeyLocator
 from lakebed.schema.column_mapping import misfit
 from lakebed.sql import Expression, condition, connection_for, mistakes, registered
-from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.engine import connect, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 _MEMORY_BYTES_MAX = 512 << 20

@@ -41,8 +41,7 @@ from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.settings import QUERY_NAME, DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store_watches
-from lakebed.points.keeper import PointKeeper, Points, PointSettings
-from lakebed.points.settled_points import SettledPoints
+from lakebed.points.keeper import PointKeeper, Points, PointSettings, SettledPoints
 from lakebed.points.window import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import note_topic, topic_gone_of

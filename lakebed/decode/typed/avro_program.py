@@ -17,8 +17,10 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from lakebed.decode.avro.columns import Column, flat, row_of
-from lakebed.decode.avro.schema import (
+from lakebed.decode.decoder import LEVELS_MAX
+from lakebed.decode.json.text import Unreadable
+from lakebed.decode.typed.avro_columns import Column, flat, row_of
+from lakebed.decode.typed.avro_schema import (
     MISSING,
     NO_MEANING,
     Array,
@@ -35,8 +37,6 @@ from lakebed.decode.avro.schema import (
     label,
     unqualified,
 )
-from lakebed.decode.decoder import LEVELS_MAX
-from lakebed.decode.json.text import Unreadable
 
 _PROMOTIONS = {
     "int": ("int", "long", "float", "double"),

@@ -1,4 +1,15 @@
-"""The record format Avro: a writer's schema becomes a reader of its records.
+"""The record format Avro: a writer's schema becomes a reader of its records, each by itself and many at once.
+
+    avro_schema     the text of a schema becomes types, with names, namespaces and references resolved; a default value becomes
+                    Avro bytes, which the program reads like any others
+    avro_columns    a type becomes Arrow columns
+    avro_program    how bytes of the writer's type become columns of the reader's: a flat list of steps
+
+Invariants
+    A1  Both ways of running a program give the same rows and the same errors, for all bytes.
+    A2  A record that is not exactly one value of the writer's schema is an error, and changes no other record.
+    A3  What a record takes in memory is bounded by its bytes and the schema: a count or a length is never trusted, and values
+        that take no bytes are counted.
 
 Where native code is built, it runs the program that the schemas become (``_NativeReader``, ``native/avro_to_arrow.c``).
 Where there is none, the program is run in Python, one record after the other. Native code is compared with that.
@@ -17,9 +28,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakebed.decode.avro.columns import Column
-from lakebed.decode.avro.program import VALUES_A_BYTE, Code, Fault, Program, Step, program_of
-from lakebed.decode.avro.schema import Record, Type, Union, defaults_of_structs, parse_schema
 from lakebed.decode.decoder import LEVELS_MAX, Message, ReadRecords, Wanted
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.native.library import (
@@ -38,6 +46,9 @@ from lakebed.decode.native.library import (
     Field,
     library,
 )
+from lakebed.decode.typed.avro_columns import Column
+from lakebed.decode.typed.avro_program import VALUES_A_BYTE, Code, Fault, Program, Step, program_of
+from lakebed.decode.typed.avro_schema import Record, Type, Union, defaults_of_structs, parse_schema
 from lakebed.schema.nested import nullable
 
 _SCALING = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])

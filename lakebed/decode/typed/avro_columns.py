@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakebed.decode.avro.schema import (
+from lakebed.decode.decoder import LEVELS_MAX
+from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
+from lakebed.decode.json.text import Unreadable
+from lakebed.decode.typed.avro_schema import (
     Array,
     Enumeration,
     Fixed,
@@ -31,9 +34,6 @@ from lakebed.decode.avro.schema import (
     label,
     unqualified,
 )
-from lakebed.decode.decoder import LEVELS_MAX
-from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
-from lakebed.decode.json.text import Unreadable
 
 _COLUMNS_MAX = 10_000
 """Types that are named again and again may stand for any number of columns in a short schema."""
