@@ -263,6 +263,17 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
     assert values(table) == {4: 4}
 
 
+def test_dropped_files_stay_while_a_reader_holds_a_version_that_names_them(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
+    log, before, held = log_of(table), table.version, values(table)
+    name = table.detach_partition(EU)
+    with table.maintenance.hold(before, 60.0):
+        log.commit(log.refresh(), [expired_before(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND)
+        assert table.drop_detached(name) == 0
+        assert dict(zip(*table.to_arrow(["id", "value"], version=before).to_pydict().values(), strict=True)) == held
+
+
 def test_a_partition_attached_in_between_is_not_dropped(tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
     name = table.detach_partition(EU)

@@ -25,7 +25,10 @@ from lakebed.compaction.volatile import VolatileMerger
 from lakebed.coordination.read_counts import begin_hold
 from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
-from lakebed.log.entries import Operation
+from lakebed.log.actions import CommitInfo, Domain
+from lakebed.log.claims import claims_of
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entries import REPLAY, Operation
 from lakebed.log.holds import Hold, trim_log_before
 from lakebed.log.removals import purged_before
 from lakebed.log.snapshot import Snapshot
@@ -41,6 +44,7 @@ from lakebed.table import internals, internals_of
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.marker import holds
+from tests.operations.test_partitions import claim_everything
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("v", pa.int64())])
@@ -409,6 +413,25 @@ def test_records_of_the_quarantine_with_a_key_of_the_rows_go_and_others_stay(tmp
     assert left == sorted(['{"id": 17, "v": "y"}', '{"id": 3, "v": 7}'])
     table.purge("id = 17", quarantine="true")
     assert lakebed.open(beside.path).to_arrow().num_rows == 0
+
+
+def test_a_purge_ends_before_records_that_a_replay_may_bring_back(tmp_path: Path, marker: str) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"])
+    table.apply(rows((7, marker, 1)))
+    lakebed.create(table.path + QUARANTINE_SUFFIX, QUARANTINE_SCHEMA)
+    log = log_of(table)
+    log.commit(log.refresh(), [Domain(REPLAY + "q", "{}")], CommitInfo(operation="REPLAY", commit_id=""), BLIND)
+    with pytest.raises(Contention, match="a replay of the quarantine"):
+        table.purge(f"email = '{marker}'")
+
+
+def test_a_merge_of_parts_that_have_left_ends_with_the_versions_that_had_them(tmp_path: Path, marker: str) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA)
+    table.apply(rows((7, marker, 1)))
+    claim_everything(table)
+    table.delete("id = 7")
+    table.purge(f"email = '{marker}'")
+    assert not claims_of(log_of(table).refresh().domains)
 
 
 def test_a_record_of_the_quarantine_goes_whose_header_has_a_key_of_the_rows(tmp_path: Path, marker: str) -> None:

@@ -276,6 +276,14 @@ def test_nothing_expires_that_a_layer_has_not_read(tmp_path: Path) -> None:
     assert held.onward and held.reader == layer.copy.path
 
 
+def test_the_version_before_the_next_is_held_since_it_has_the_rows_that_left(tmp_path: Path) -> None:
+    upstream = a_table(tmp_path)
+    for number in range(3):
+        upstream.apply(as_arrow([change(number, number, "x")], upstream))
+    a_layer(upstream, tmp_path).planner.next({"table": log_of(upstream).refresh().metadata.id, "next": 2})
+    assert [held.version for held in holds_of(log_of(upstream).refresh().domains)] == [1]
+
+
 def test_a_hold_moves_on_as_the_layer_reads_but_not_with_each_batch(tmp_path: Path) -> None:
     clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     log_of(upstream).clock = clock
