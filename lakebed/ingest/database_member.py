@@ -323,7 +323,8 @@ class ParkedTables:
         if one.place == "log":
             return parked_of(log.refresh()) is None
         park(log, parked)
-        if one.place == "here" and _may_pass(parked.kind) and parked_of(log.refresh()) == parked:  # nobody else's
+        was_in_the_way = one.place == "here" or parked.kind == TableDropped.__name__  # and is no more: it was written
+        if was_in_the_way and _may_pass(parked.kind) and parked_of(log.refresh()) == parked:  # nobody else's
             resume(log)
             return True
         one.place = "log"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +19,8 @@ import lakebed
 from lakebed.coordination.failing import Parked, park, parked_of, resume
 from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import unwell_here
+from lakebed.ingest import database_member, table_batch
 from lakebed.ingest import database_runner as runner
-from lakebed.ingest import table_batch
 from lakebed.ingest.database_batch import DatabaseIngest
 from lakebed.ingest.database_member import FAILURES_MAX, Ignored
 from lakebed.log.table_log import TableLog
@@ -165,17 +167,35 @@ def test_a_table_that_another_process_parks_is_left_alone_here_too(tmp_path: Pat
         catches_up(one, "a", 8)
 
 
-def test_a_table_that_is_dropped_parks_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    source = filled("a", "b")
-    with database(tmp_path, source) as one:
+@pytest.mark.parametrize("first", ["it is written that it is parked", "it comes back"])
+def test_a_table_that_is_dropped_parks_and_goes_on_when_it_is_back(tmp_path: Path, first: str) -> None:
+    source, written, back = filled("a", "b"), threading.Event(), threading.Event()
+
+    def parks(log: TableLog, parked: Parked) -> bool:
+        if first == "it comes back":
+            back.wait()
+        try:
+            return park(log, parked)
+        finally:
+            written.set()  # or refused, since the table is dropped
+
+    with (
+        database(tmp_path, source) as one,
+        patch.object(database_member, "park", parks),
+        closing(SimpleNamespace(close=back.set)),
+    ):
         one.batch()
         lakebed.open(tmp_path / "a").drop()
         more(source, "a", 5)
         more(source, "b", 5)
         one.batches(1)
         assert one.states() == {"a": "parked", "b": "live"} and one.rows("b") == list(range(10))
+        if first != "it comes back":
+            written.wait()
         lakebed.undrop(tmp_path / "a")
+        back.set()
         catches_up(one, "a", 10)
+        assert parked_of(log_of(one.table("a")).refresh()) is None
 
 
 @pytest.mark.parametrize("error", [Retry("no broker"), StoreUnavailable("no store"), DataLoss("all gone")])
