@@ -68,6 +68,10 @@ WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "le
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as of what a shell starts with nohup; processes of the tests need it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all tests are there: a quarter of the time goes into looking at what all stays
     _keep_files_in_memory(config)
     # Spark's workers must be the Python that runs the tests, and nothing may listen beyond loopback.
