@@ -68,9 +68,8 @@ WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "le
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as of what a shell starts with nohup; processes of the tests need it
+    # A shell has what it starts in the background ignore it, and so would all processes of the tests.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all tests are there: a quarter of the time goes into looking at what all stays
     _keep_files_in_memory(config)
