@@ -51,7 +51,6 @@ def test_without_tokens_this_machine_may_read_and_a_foreign_page_may_not(lake: P
     assert served.ask("POST", "/v1/tables/orders/scan", b"{}", role=None, Content_Type="text/plain")[0] == 415
 
 
-@pytest.mark.few(8)
 @pytest.mark.parametrize(
     "where",
     [

@@ -19,7 +19,6 @@ def rows_of(table: pa.Table) -> list[str]:
     return sorted(repr(row) for row in table.to_pylist())
 
 
-@pytest.mark.few(11)
 @pytest.mark.parametrize("name", TYPES)
 def test_a_column_of_a_type_reads_as_it_was_applied_before_and_after_settling(name: str, tmp_path: Path) -> None:
     kind, values = TYPES[name]
@@ -38,7 +37,6 @@ def test_a_column_of_a_type_reads_as_it_was_applied_before_and_after_settling(na
     assert rows_of(lakebed.open(tmp_path / "t").to_arrow()) == rows_of(rows), "through deletion vectors"
 
 
-@pytest.mark.few(8)
 @pytest.mark.parametrize("name", KEYS)
 def test_a_key_of_a_type_finds_its_row(name: str, tmp_path: Path) -> None:
     kind = TYPES[name][0]
@@ -59,7 +57,6 @@ def test_a_key_of_a_type_finds_its_row(name: str, tmp_path: Path) -> None:
     assert rows_of(reopened.to_arrow()) == left, "settled"
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_a_partition_column_of_a_type_reads_as_it_was_applied(name: str, tmp_path: Path) -> None:
     kind, values = PARTITIONS[name]

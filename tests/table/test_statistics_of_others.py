@@ -108,7 +108,6 @@ def by_key(found: pa.Table) -> list[tuple[str, str]]:
     )
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize("told", WAYS.values(), ids=WAYS.keys())
 def test_a_key_is_found_and_replaced_once(told: Told, tmp_path: Path) -> None:
     target = table(told, tmp_path / "t")
@@ -153,7 +152,6 @@ def test_spark_s_index_is_reported_only_bounds_that_hold() -> None:
     assert told("part-0.parquet", '{"minValues":{"x":NaN}}') is told("part-0.parquet", None) is None
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize("told", WAYS.values(), ids=WAYS.keys())
 def test_a_predicate_finds_its_rows(told: Told, tmp_path: Path) -> None:
     target = table(told, tmp_path / "t")
