@@ -175,8 +175,9 @@ class BatchMoves:
         suspects = self._suspects() if HEADERS not in self._records.column_names else []
         for group in self._marked_groups():
             looked_at.update(group)
-            came = [at for at, row in enumerate(group) if not self._deletes[row] and self._came(row)]
-            left = [row for row in group[came[-1] + 1 if came else 0 :] if self._deletes[row]]
+            new = sorted(set(group) - self._sent_again(group))
+            came = [at for at, row in enumerate(new) if not self._deletes[row] and self._came(row)]
+            left = [row for row in new[came[-1] + 1 if came else 0 :] if self._deletes[row]]
             may_have_come = self._settle(group, void, is_marked=True) if came and left else self._goes_on(group[0])
             if left and may_have_come and self._guessed.isdisjoint(group):
                 unclear.update(self._numbers[left].tolist())
@@ -342,12 +343,11 @@ class BatchMoves:
         """
         again = self._sent_again(group) | {row for row in group if int(self._numbers[row]) in self._bad}
         void[list(again)] = True
+        counted = [row for row in group if row not in again]
         came: list[list[int]] = []
         own: list[int] = []
         gone: set[int] = set()
-        for row in group:
-            if row in again:
-                continue
+        for row in counted:
             if not self._deletes[row] and self._came(row):
                 came.append([row])
                 continue
@@ -363,7 +363,6 @@ class BatchMoves:
             else:
                 return False
         kept = came[-1] if came else own
-        counted = [row for row in group if row not in again]
         if not is_marked:
             void[own if came else []] = True
         elif counted:

@@ -429,6 +429,29 @@ def test_a_table_that_composes_rows_follows_moves_and_sets_apart_what_no_event_s
     assert bool(lake.apart()) == (how == "headers and old keys" and pattern in unclear)
 
 
+@pytest.mark.parametrize("lake", [Lake, Composed])
+def test_a_row_that_came_and_left_does_not_come_again_with_the_first_of_what_is_sent_again(
+    tmp_path: Path, lake: type[Lake]
+) -> None:
+    source = Source(Sends(tombstones=False))
+    source.snapshot({1: "A", 2: "B"})
+    source.begin()
+    source.insert(3, "C")
+    begin = len(source.events)
+    source.begin()
+    source.move(source.row(1), 2)
+    source.move(source.row(2, 1), 8)
+    followed = lake(tmp_path)
+    followed.feed(*source.events[:begin])
+    first_move = source.events[begin : begin + 2]
+    followed.feed(
+        *source.events[begin:], *first_move
+    )  # the connector was killed, and the batch ends while it sends again
+    for _ in range(2):
+        assert followed.rows() == source.table() == {2: "B", 3: "C", 8: "A"}
+        followed.table.settle()
+
+
 @pytest.mark.few(6)
 @seeds(4, 5, 31, quick=2)
 @pytest.mark.parametrize("kind", COMPOSED)
