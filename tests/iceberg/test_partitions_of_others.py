@@ -35,3 +35,21 @@ def test_partitions_by_floating_point(kind: pa.DataType, tmp_path: Path, duckdb:
         assert sorted(pyiceberg(table, where=where)["id"].to_pylist()) == ids, where
         assert sorted(duckdb_rows(table, duckdb, where=where)["id"].to_pylist()) == ids, where
     assert len(list(opened(table).scan(row_filter="v = 0.5").plan_files())) == 1
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_bounds_of_partitions_have_both_zeros(names: str, tmp_path: Path) -> None:
+    """Iceberg: where -0.0 is a value, the lower bound must not be 0.0; where 0.0 is one, the upper bound must not be -0.0."""
+    write_deltalake(tmp_path / "t", pa.table({"id": [1, 2], "v": [0.0, -0.0]}), partition_by=["v"])
+    log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    text = log.read_text()
+    for folder, name in zip(("v=0", "v=-0"), names, strict=True):  # they decide which value is seen first
+        [file] = (tmp_path / "t" / folder).iterdir()
+        file.rename(tmp_path / "t" / name)
+        text = text.replace(f"{folder}/{file.name}", name)
+    log.write_text(text)
+    table = lakebed.convert(tmp_path / "t", keys=["id"])
+    table.set_properties({"lakebed.iceberg": "on"})
+    table.maintenance.publish_iceberg()
+    [[said]] = opened(table).inspect.manifests()["partition_summaries"].to_pylist()
+    assert (said["lower_bound"], said["upper_bound"]) == ("-0.0", "0.0")

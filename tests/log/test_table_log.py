@@ -184,6 +184,25 @@ def test_a_settle_gives_up_to_a_commit_that_brought_new_rows_but_not_to_a_merge_
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.NEW_ROWS
 
 
+class _AnyKey:
+    def may_meet(self, part: Part | ChangePart, /) -> bool:
+        return True
+
+
+def test_a_commit_about_some_keys_gives_up_to_rows_that_join_the_base_but_not_to_a_settle() -> None:
+    """A settle brings what was in the tail, which the commit has seen."""
+    log = new_log()
+    read = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
+    [(domain, part)] = read.tail.items()
+    settle = [RemoveChangePart(domain), AddPart(part.settled(inline(bitmap([0]))))]
+    committed(log.commit(read, settle, INFO, ReadWriteSet(change_parts=frozenset({domain}))))
+    about_keys = ReadWriteSet(joining=_AnyKey())
+    assert committed(log.commit(read, [change_part("b")], INFO, about_keys)).version == 3
+    committed(log.commit(log.refresh(), [AddPart(base_part("attached"))], INFO, BLIND))
+    outcome = log.commit(read, [change_part("c")], INFO, about_keys)
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.NEW_ROWS
+
+
 @pytest.mark.parametrize(("scope", "conflicts"), [("file", False), ("partition", True), ("table", True)])
 def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: bool) -> None:
     log = new_log(TableSettings(conflict_scope=scope))

@@ -107,7 +107,7 @@ def test_whole_partitions_leave_with_the_deletes_that_they_remember(
 ) -> None:
     """A condition on rows says nothing about a delete, which has no values: it stays."""
     table = make(tmp_path, [row(1, 1), row(2, 2)], partition_by=["region"], sequence_by="seq")
-    table.apply(batch([row(2, 0, seq=9, op="d")]))
+    table.apply(batch([row(2, 0, seq=9, op="d"), row(3, 3)]))  # a part with both
     table.settle()
     HOW[how](table, bare(), where)
     table.apply(batch([row(2, 5, seq=5)]))

@@ -71,6 +71,15 @@ def test_what_is_in_flight_bounds_a_round() -> None:
     assert len(later.plans) == 1
 
 
+def test_runs_that_fit_whole_are_merged_instead_of_a_piece_of_one_that_does_not() -> None:
+    """Else the output would lie over what was left out."""
+    pieces = [part(f"piece-{letter}", 10 * at, 10 * at + 9, 10 * MB) for at, letter in enumerate("abcd")]
+    wide = [part("wide-2", 0, 39, 20 * MB), part("wide-3", 0, 39, 20 * MB)]
+    settings = replace(ORDERED, read_budget=2, plan_bytes_max=60 * MB)
+    merge, *_ = plan(table([*pieces, *wide], settings), (), NOON).plans
+    assert sorted(merge.inputs) == ["wide-2", "wide-3"]
+
+
 @seeds(4, quick=2)
 def test_plans_do_not_depend_on_the_order_of_parts(seed: int) -> None:
     world = random.Random(seed)

@@ -86,6 +86,7 @@ class Catalog:
             answer = self.get(operation, *names, query=f"pageSize={size}&pageToken={quote(token)}")
             some = answer.get("namespaces", answer.get("identifiers"))
             assert len(some) <= size
+            assert some or not found, "a page that is empty was not needed"
             found, token = found + some, answer["next-page-token"]
         return found
 

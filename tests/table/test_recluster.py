@@ -24,6 +24,8 @@ from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.planning.plan import Goal, Planning
 from lakebed.planning.settling import UploadRules
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 
@@ -121,6 +123,40 @@ def test_a_table_without_any_order_says_why_it_can_not_be_reclustered(tmp_path: 
     filled.table.set_sort_key(["place"])
     assert filled.table.maintenance.recluster(final=True).finished and unsorted(filled.table) == 0
     filled.check()
+
+
+def test_the_next_round_is_planned_when_no_merge_of_this_one_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Filled(tmp_path / "table", ["id"], []).table
+    before = log_of(table).refresh()
+    table.maintenance.recluster()
+    after = log_of(table).refresh()
+    found: list[list[int]] = []
+
+    class SideBySide:
+        """Merges nothing, but has it planned; the first group ends while another one is at work."""
+
+        def __init__(self, *inside: object, planner: Callable[..., Planning], **more: object) -> None:
+            self.planner, self.at_work = planner, ["a merge"]
+
+        def running(self) -> list[str]:
+            return self.at_work
+
+        def run_until_idle(self) -> list[object]:
+            for snapshot in (before, after):
+                self._plan(snapshot)
+            self.at_work = []
+            self._plan(after)
+            return []
+
+        def _plan(self, snapshot: Snapshot) -> None:
+            planning = self.planner(snapshot, (), log_of(table).now_ms(), 0, {}, Goal.ALL)
+            found.append([merge.level for merge in planning.merges])
+
+    monkeypatch.setattr(recluster_job, "MergeRunner", SideBySide)
+    result = table.maintenance.recluster(final=True, stop=lambda: len(found) == 3)
+    assert (found, result.rounds) == ([[1], [], [2]], 2), "levels that are written"
 
 
 def test_final_makes_every_level_as_shallow_as_its_threshold_and_one_round_makes_one(filled: Filled) -> None:
