@@ -147,7 +147,7 @@ def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Tab
         count = len(found.findings)
         counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
         looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
-        rows = f" with {found.rows:,} rows" if found.deep else ""
+        rows = f" with {found.rows:,} rows" if found.deep else " without their rows"
         whole = f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}"
         if name:
             print(f"{shown(name)}: {whole}", flush=True)
