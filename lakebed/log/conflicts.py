@@ -101,7 +101,7 @@ class ReadWriteSet:
     read_changes: bool = False  # whether it relies on having seen every change
     joining: Keys | None = None  # keys that it brings or changes: changes of others do not matter to it
     whole_table: bool = False  # whether it relies on the table being exactly as read (truncate)
-    # whether it brings rows because it found no others, in a table without keys, or for those of a condition
+    # whether it brings rows because it found no others, in a table without keys, or for those of a condition, or changes again
     inserts_missing: bool = False
     # paths of parts that it claims: they must stay in the base, and have no other claim
     claimed: frozenset[str] = frozenset()

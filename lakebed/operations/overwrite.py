@@ -200,6 +200,7 @@ class Overwriting:
             claimed=frozenset(going),  # a claim that comes first must end too
             domains=frozenset(action.domain for action in leaving if isinstance(action, Domain)),
             joining=after.ranges,
+            inserts_missing=bool(after.again),  # others may take away what such a change brought
         )
         return self._proposed(leaving, since, after, access, snapshot, {"parts": len(going)})
 

@@ -10,6 +10,7 @@ the newest changes; so are all changes since then of the same keys, in order, so
 3. Of any other settled part those changes are brought once more whose keys are among the new rows. Such a new row joins dead, so
    that no key is live twice; with ``sequence_by`` a change that is older than it ends the overwrite.
 4. The commit conflicts with a settle of the parts of step 1, and with other changes that may be about these keys.
+5. A change that was settled before others rewrote its partition, or the row of its key, ends it (``_note_outdated``).
 
 **Rows are replaced**, by a condition on any columns (``Since.rows``). What later changes left in the base stays where it is:
 
@@ -46,7 +47,17 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.far_times import python_rows
-from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Domain, Part, RemovePart, partition_key
+from lakebed.log.actions import (
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    Commit,
+    Domain,
+    Part,
+    RemoveChangePart,
+    RemovePart,
+    partition_key,
+)
 from lakebed.log.commit_kind import REWRITES, kind_of, restores, settles, truncates
 from lakebed.log.commit_loop import NotYet
 from lakebed.log.entries import PURGED, Operation
@@ -105,10 +116,11 @@ class Since:
     _version: int = -1  # the newest one that was looked at
     _came: list[ChangePart] = field(default_factory=list)
     _joined: list[Part] = field(default_factory=list)  # parts that came otherwise, but for those of ``joined``
+    _settled: dict[str, int] = field(default_factory=dict)  # by domains of change parts: what version settled them
+    _rewrites: list[Commit] = field(default_factory=list)  # what ``_note_outdated`` has not looked at
+    _outdated: dict[str, _Flags] = field(default_factory=dict)  # of change parts: what can't come once more
     _keys: dict[str, pa.Table] = field(default_factory=dict)  # of change parts: their keys, and what orders them
-    _found: dict[str, pa.Table] = field(
-        default_factory=dict
-    )  # of change parts: where their keys are among the new rows
+    _found: dict[str, pa.Table] = field(default_factory=dict)  # of change parts: their keys among the new rows
     _again: dict[str, tuple[_Flags, Sequence[WrittenPart]]] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # settled change parts that ``partitions`` has looked at
     _concerned: dict[str, pa.Table] = field(default_factory=dict)  # of change parts: the keys that count once more
@@ -130,7 +142,9 @@ class Since:
             if why := self._forbids(commit):
                 raise self._contention(f"version {commit.version}, which {why}, came first")
             self._came += [action.part for action in commit.actions if isinstance(action, AddChangePart)]
+            self._settled |= {one.domain: commit.version for one in commit.actions if isinstance(one, RemoveChangePart)}
             self._joined += _joined_by(commit)
+            self._rewrites += [commit] if kind_of(commit) in REWRITES or _joined_by(commit) else []
         self._version = snapshot.version
 
     def joined(self, snapshot: Snapshot) -> list[Part]:
@@ -177,6 +191,7 @@ class Since:
         for part in (*tail, *(part for part in settled if has(part.partition_key))):
             if part.path not in looked_up:
                 self._concerned[part.path] = self._only_keys(part, spec)
+        self._note_outdated(spec)
         again = self._once_more(self._concerned.values(), self._came, spec)
         return After(again=again, lost=self._lost, awaited=frozenset(part.domain for part in tail), ranges=both)
 
@@ -262,9 +277,31 @@ class Since:
         for part, chosen in zip(parts, self._chosen(parts, concerned, spec), strict=True):
             if chosen.any():
                 self._require_repeatable(part, spec)
+                if (chosen & self._outdated.get(part.path, np.array(False))).any():
+                    raise self._contention("others rewrote rows that changes had brought which count once more")
                 for one in self._rows_again(part, chosen, spec):
                     out.append(one.change_part(len(out), late=part.late))
         return out
+
+    def _note_outdated(self, spec: WriteSpec) -> None:
+        """Note the changes that were settled before a rewrite of others took their rows away, or brought rows of their keys."""
+        for commit in self._rewrites:
+            before = [part for part in self._came if self._settled.get(part.domain, commit.version) < commit.version]
+            gone = [action.partition_values or {} for action in commit.actions if isinstance(action, RemovePart)]
+            partitions = set(map(partition_key, gone))
+            self._outdated |= {part.path: np.array(True) for part in before if part.partition_key in partitions}
+            joined, ranges = _joined_by(commit), KeyRanges.of(_joined_by(commit), spec)
+            near = [part for part in before if part.partition_key not in partitions and ranges.may_meet(part)]
+            if not joined or not near:
+                continue
+            keys, among = [self._only_keys(part, spec) for part in near], {part.path: part for part in joined}
+            hits = self.by_tasks(spec).lookup(among, pa.concat_tables(keys))
+            places = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+            live = [row not in self.deletion_vectors.of(among[path]) for path, row in places]
+            outdated = np.isin(np.arange(sum(map(len, keys))), hits["probe"].to_numpy()[np.array(live, bool)])
+            for part, flags in zip(near, np.split(outdated, np.cumsum([len(one) for one in keys])[:-1]), strict=True):
+                self._outdated[part.path] = flags | self._outdated.get(part.path, np.array(False))
+        self._rewrites = []
 
     def _chosen(self, parts: Sequence[ChangePart], concerned: pa.Table, spec: WriteSpec) -> list[_Flags]:
         """Which changes of each part have one of the keys."""

@@ -1,8 +1,11 @@
-"""Overwrites of tables with a time to live, first rows, groups of columns, points, or Iceberg's metadata, and beside a purge."""
+"""Overwrites of tables with a time to live, first rows, groups of columns, points, or Iceberg's metadata; and beside a purge or
+other rewrites.
+"""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from tests.operations import test_time_to_live as ttl
 from tests.operations.interrupted import before_its_commits
 from tests.operations.overwriting import overwrite_by_tasks
 from tests.operations.test_mutations import batch, row, values
-from tests.operations.test_overwrite import HOW, bare
+from tests.operations.test_overwrite import HOW, bare, detached
 from tests.operations.test_partitions import two_partitions
+from tests.oracle import Row
 from tests.resolve.test_first_rows import created as first_rows
 from tests.resolve.test_first_rows import rows as events
 from tests.resolve.test_groups_of_columns import GROUPS, sent
@@ -262,3 +266,70 @@ def test_a_purge_ends_an_overwrite_that_began_before(
     with before_its_commits(table, meanwhile), refused:
         overwrite_by_tasks(table, bare(row(7, 2)), where)
     assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+# -- rewrites of others -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("came", "rewrites", "left"),
+    [
+        ([row(1, 10, "us")], lambda table: table.overwrite(bare(row(9, 9, "us")), "region = 'us'"), {2: 2, 9: 9, 4: 4}),
+        ([row(1, 10, "us")], lambda table: table.detach_partition({"region": "us"}), {2: 2, 4: 4}),
+        (
+            [row(7, 10), row(7, 11, "us")],
+            lambda table: table.overwrite(bare(row(9, 9, "us")), "region = 'us'"),
+            {1: 1, 2: 2, 9: 9, 4: 4},
+        ),
+        (
+            [row(7, 10), row(7, 11, op="d")],
+            lambda table: table.overwrite(bare(row(7, 9, "us")), "region = 'us'"),
+            {1: 1, 2: 2, 7: 9, 4: 4},
+        ),
+        (
+            [row(3, 10), row(3, 11, op="d")],
+            lambda table: table.attach_partition(detached(table)),
+            {1: 1, 2: 2, 3: 3, 4: 4},
+        ),
+    ],
+    ids=["moved and replaced", "moved and detached", "came, moved and replaced", "deleted and brought", "and attached"],
+)
+def test_a_change_does_not_count_once_more_after_another_rewrite_of_its_row(
+    came: list[Row], rewrites: Callable[[lakebed.Table], object], left: dict[int, int], late: bool, tmp_path: Path
+) -> None:
+    """It would bring back what the other one took away, or take away what that one brought."""
+    table = two_partitions(tmp_path)
+    table.settle()
+    if came[0]["id"] == 3:
+        table.detach_partition({"region": "us"})
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        for change in came:
+            other.apply(batch([change]))
+            other.settle()
+        if not late:
+            rewrites(other)
+
+    interrupted = before_its_commits(table, *([lambda: rewrites(other)] if late else []))
+    with interrupted, pytest.raises(Contention, match="others rewrote rows"):
+        overwrite_by_tasks(table, bare(row(1, 5)), "region = 'eu'", meanwhile)
+    assert values(table) == left
+    overwrite_by_tasks(table, bare(row(5, 5)), "region = 'eu'")
+    assert values(table)[5] == 5
+
+
+def test_a_rewrite_of_others_passes_if_the_changes_before_are_of_other_rows(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        other.apply(batch([row(3, 30, "us"), row(8, 8), row(1, 10)]))
+        other.settle()
+        other.overwrite(bare(row(7, 7, "us"), row(9, 9, "us")), "region = 'us'")
+
+    overwrite_by_tasks(table, bare(row(2, 20)), "region = 'eu'", meanwhile)
+    assert values(table) == {1: 10, 2: 20, 4: 4, 7: 7, 8: 8, 9: 9}
+    assert table.doctor(deep=True).findings == ()
