@@ -86,7 +86,6 @@ def test_digits_at_the_borders_of_precision_and_scale_are_exact_or_refused(
     assert each_by_columns == expected
 
 
-@pytest.mark.few(8)
 @pytest.mark.parametrize(("precision", "scale"), TYPES)
 @pytest.mark.parametrize("source_scale", [0, 38])
 def test_unscaled_bytes_at_the_borders_are_exact_or_refused(precision: int, scale: int, source_scale: int) -> None:

@@ -88,7 +88,6 @@ FIRST, LAST = -62_135_596_800, 253_402_300_799
 """The first and the last second of the years 1 to 9999."""
 
 
-@pytest.mark.few(60)
 @pytest.mark.parametrize(
     ("field", "target", "made"),
     [

@@ -142,7 +142,6 @@ def test_bytes_that_were_not_sent_come_in_any_text() -> None:
     assert len(set(forms)) == 4 and all(map(Placeholder.of("hex:" + raw.hex()).stands_for, forms))
 
 
-@pytest.mark.few(50)
 @SHAPE
 @pytest.mark.parametrize("inline", [True, False], ids=["schema", "no schema"])
 def test_the_placeholder_of_every_type_is_recognized_in_json(

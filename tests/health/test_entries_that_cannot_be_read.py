@@ -292,7 +292,6 @@ def test_whatever_a_log_has_everything_works_or_names_the_entry(name: str, fresh
             assert not refused, (shown, refused)
 
 
-@pytest.mark.few(10)
 @pytest.mark.parametrize("name", OF_A_TABLE_THAT_IS_THERE)
 def test_the_doctor_shows_the_entry_and_it_can_be_removed(
     name: str, fresh: Callable[[], Path], capsys: pytest.CaptureFixture[str]

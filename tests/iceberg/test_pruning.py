@@ -42,7 +42,6 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> lakebed.Table:
     return found
 
 
-@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("theirs", "files", "ids"),
     [

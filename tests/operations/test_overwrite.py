@@ -190,7 +190,6 @@ AFTER: dict[str, Callable[[lakebed.Table], object]] = {
 }
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("where", [None, "region = 'eu'", "value < 3 or value > 9"])
 def test_changes_that_come_while_the_rows_are_written_count_after_them(

@@ -86,7 +86,6 @@ def test_readers_of_iceberg_see_what_replaced_partitions_and_rows(how: str, keye
 # -- first rows and groups ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", [None, "id < 3"])
 @pytest.mark.parametrize("sequence_by", [None, "at"])

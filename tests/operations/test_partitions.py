@@ -410,7 +410,6 @@ def joins(table: lakebed.Table, how: str) -> Callable[[], object]:
     return lambda: table.attach_partition(name)
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("how", ["attach", "replace"])
 @pytest.mark.parametrize("between", ["other ranges", "other keys", "settled", "merged"])
 def test_keys_are_looked_up_once_though_others_commit_before_each_attempt(
@@ -514,7 +513,6 @@ def test_a_row_that_was_deleted_while_it_was_detached_comes_back_dead(
     assert values(table) == {}
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize("merges", [0, 1, 2])
 @pytest.mark.parametrize("by", ["apply", "delete"])
 @pytest.mark.parametrize("lacks", [None, ["value"]])

@@ -257,7 +257,6 @@ def test_on_loopback_without_tokens_everybody_reads(shop: Path, serve: Serve) ->
     assert catalog.refused("loadTable", "shop", "new", role=None)[0] == 503
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize("operation", WRITES)
 def test_what_writes_is_refused_with_what_to_do_instead(catalog: Catalog, shop: Path, operation: str) -> None:
     before = sorted(shop.rglob("*"))
@@ -394,7 +393,6 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_hostile_name_is_not_there_or_a_bad_request(catalog: Catalog, operation: str) -> None:
     for name in HOSTILE:
@@ -450,7 +448,6 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Any:
     server.close()
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [

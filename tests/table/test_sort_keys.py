@@ -69,7 +69,6 @@ def foreign(folder: Path, where: str) -> dict[int, dict[str, Any]]:
     return by_id(pa.table(QueryBuilder().register("t", DeltaTable(str(folder))).execute(query)))
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_a_table_sorted_by_expressions_is_merged_and_read_by_everyone(key: list[str], tmp_path: Path) -> None:
     table, rows = filled(tmp_path / "t", key)

@@ -187,7 +187,6 @@ WHERE = {
 """Predicates that fail on a dead row, and what they mean, in Python."""
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize("where", WHERE)
 def test_no_expression_is_evaluated_on_a_dead_row(with_dead_rows: lakebed.Table, where: str) -> None:
     live = with_dead_rows.to_arrow().to_pylist()
