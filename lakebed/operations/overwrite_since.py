@@ -9,7 +9,7 @@ the newest changes; so are all changes since then of the same keys, in order, so
 2. So is a part that was settled into a replaced partition: its rows leave.
 3. Of any other settled part those changes are brought once more whose keys are among the new rows. Such a new row joins dead, so
    that no key is live twice; with ``sequence_by`` a change that is older than it ends the overwrite.
-4. The commit conflicts with a settle of the parts of step 1, and with other changes that may be about these keys.
+4. The commit conflicts with a settle of the parts of step 1, and with changes that may be about these keys, or repeated ones.
 5. A change that was settled before others rewrote its partition, or the row of its key, ends it (``_note_outdated``).
 
 **Rows are replaced**, by a condition on any columns (``Since.rows``). What later changes left in the base stays where it is:
@@ -29,8 +29,7 @@ that leave are settled first.
 elsewhere, and writes it again. The next one does so for what came or was settled meanwhile, and only compares the keys of earlier
 ones. So its time follows the number of changes, not that of the new rows: only the first look-up, by tasks, and the next few read
 the keys of these; after that an index has them (``resolve.locators``). If changes are treated faster than they come, each attempt
-is shorter than the one before, until one is done before the next batch comes. Beside changes that can't be repeated it need not
-end.
+is shorter, until one is done before the next batch comes. Beside changes that can't be repeated it need not end.
 """
 
 from __future__ import annotations
@@ -193,7 +192,8 @@ class Since:
                 self._concerned[part.path] = self._only_keys(part, spec)
         self._note_outdated(spec)
         again = self._once_more(self._concerned.values(), self._came, spec)
-        return After(again=again, lost=self._lost, awaited=frozenset(part.domain for part in tail), ranges=both)
+        ranges = KeyRanges.of([*self.parts.values(), *going.values(), *again], spec, has)
+        return After(again=again, lost=self._lost, awaited=frozenset(part.domain for part in tail), ranges=ranges)
 
     def rows(self, snapshot: Snapshot) -> tuple[Dying, After]:
         """The rows of the base that leave, where not whole partitions do, and what counts after the new ones.
@@ -227,7 +227,7 @@ class Since:
                 leaving[path] -= later
         again = self._once_more([self._only_keys(part, spec) for part in whole], tail, spec)
         leaving = self._with_outweighed(leaving, lost, looked_up, snapshot, spec)
-        ranges = KeyRanges.of([*self.parts.values(), *_some(snapshot, leaving).values()], spec)
+        ranges = KeyRanges.of([*self.parts.values(), *_some(snapshot, leaving).values(), *again], spec)
         return leaving, After(again=again, lost=lost, awaited=frozenset(part.domain for part in near), ranges=ranges)
 
     def close(self) -> None:
@@ -287,14 +287,14 @@ class Since:
         """Note the changes that were settled before a rewrite of others took their rows away, or brought rows of their keys."""
         for commit in self._rewrites:
             before = [part for part in self._came if self._settled.get(part.domain, commit.version) < commit.version]
-            gone = [action.partition_values or {} for action in commit.actions if isinstance(action, RemovePart)]
-            partitions = set(map(partition_key, gone))
-            self._outdated |= {part.path: np.array(True) for part in before if part.partition_key in partitions}
-            joined, ranges = _joined_by(commit), KeyRanges.of(_joined_by(commit), spec)
-            near = [part for part in before if part.partition_key not in partitions and ranges.may_meet(part)]
-            if not joined or not near:
+            gone = {partition_key(one.partition_values or {}) for one in commit.actions if isinstance(one, RemovePart)}
+            self._outdated |= {part.path: np.array(True) for part in before if part.partition_key in gone}
+            among = {part.path: part for part in _joined_by(commit)}
+            ranges = KeyRanges.of(among.values(), spec)
+            near = [part for part in before if part.partition_key not in gone and ranges.may_meet(part)]
+            if not near:
                 continue
-            keys, among = [self._only_keys(part, spec) for part in near], {part.path: part for part in joined}
+            keys = [self._only_keys(part, spec) for part in near]
             hits = self.by_tasks(spec).lookup(among, pa.concat_tables(keys))
             places = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
             live = [row not in self.deletion_vectors.of(among[path]) for path, row in places]

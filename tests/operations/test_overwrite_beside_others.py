@@ -267,6 +267,21 @@ def test_a_purge_ends_an_overwrite_that_began_before(
     assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
+@pytest.mark.parametrize("where", ["region = 'eu'", "region = 'eu' and value < 5"])
+def test_no_change_is_told_once_more_after_a_newer_one_of_its_key(where: str, tmp_path: Path) -> None:
+    """A change of a key far from the new rows is told again if it came with one of a near key."""
+    table = two_partitions(tmp_path)
+    table.apply(batch([row(9, 9, "us")]))
+    table.settle()
+    other = lakebed.open(table.path)
+    with before_its_commits(table, lambda: other.apply(batch([row(9, 91, "us")]))):
+        meanwhile = lambda: other.apply(batch([row(2, 20, "us"), row(9, 90, "us")]))  # noqa: E731
+        overwrite_by_tasks(table, bare(row(1, 3)), where, meanwhile)
+    for _ in range(2):
+        assert values(table) == {1: 3, 2: 20, 3: 3, 4: 4, 9: 91}
+        table.settle()
+
+
 # -- rewrites of others -------------------------------------------------------------------------------------------------
 
 
