@@ -119,6 +119,12 @@ def breaking(rule: Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool]) -> 
     return {f"{name_of(file)} {node.name}" for file in files(".py") for node in functions(file) if rule(node)}
 
 
+def test_files_that_contributors_are_sent_to_are_there() -> None:
+    known = [f"/{name_of(file)}" for file in files(".py")]
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in known)] == []
+
+
 @pytest.mark.slow
 def test_every_function_fits_a_screen() -> None:
     assert breaking(lambda node: (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX) == LONG_FUNCTIONS
